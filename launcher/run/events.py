@@ -13,6 +13,11 @@ from launcher.run import clock
 from launcher.run.event_base import Event as Event
 from launcher.run.event_base import UnknownEvent as UnknownEvent
 from launcher.run.event_parts import Cause, ChecksJobId, HostCheck, Laggard, PlacedRank, RankAt, Victim
+from launcher.run.node_events import AgentRevived as AgentRevived
+from launcher.run.node_events import QueuedEarly as QueuedEarly
+from launcher.run.node_events import ReplacementAsked as ReplacementAsked
+from launcher.run.node_events import ReplacementRefused as ReplacementRefused
+from launcher.run.node_events import RevivalFailed as RevivalFailed
 
 
 class JobNamed(ChecksJobId, Event):
@@ -194,41 +199,6 @@ class LeaderRevived(Fault, type="leader_revived"):
     """How many leaders of this attempt have died."""
     seconds: float | None
     """Since the dead one last wrote its picture of the run, which it did every second; None: not known."""
-
-
-class AgentRevived(Event, type="agent_revived"):
-    """The agent of a lost node was started again, in the same allocation."""
-
-    host: str | None
-    seconds: float | None
-    """Since that was asked for."""
-
-
-class RevivalFailed(Event, type="revival_failed"):
-    """The agent of a lost node could not be started again."""
-
-    host: str | None
-    why: str | None
-
-
-class ReplacementAsked(Event, type="replacement_asked"):
-    """A one-node job was submitted for a node that is missing."""
-
-    node: int | None
-    """The index that its node has."""
-    job_id: str | None
-
-
-class ReplacementRefused(Event, type="replacement_refused"):
-    """No job could be submitted for a node that is missing."""
-
-    why: str | None
-
-
-class QueuedEarly(Event, type="queued_early"):
-    """The job of the next attempt was queued, held until this one's time limit."""
-
-    job_id: str | None
 
 
 class Hang(Fault, type="hang"):

@@ -12,9 +12,9 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
 from launcher.node.allocation.allocation import Allocation
@@ -43,7 +43,7 @@ from launcher.node.wire import connection
 from launcher.node.wire.messages import Shutdown
 from launcher.run import clock, event_lines
 from launcher.run.asking import exists
-from launcher.run.events import Hang, NodeLost, WorkerFailed
+from launcher.run.events import Event, Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -153,15 +153,7 @@ class Leader:
             failures=sum(isinstance(e, (WorkerFailed, NodeLost, Hang)) for e in told),
         )  # fmt: skip
         if claim.leader:
-            silent_s = clock.since(left)
-            seconds = None if silent_s is None else round(silent_s, 2)
-            before = past.leader_host(told, claim) or self.host
-            moved_to = self.host if self.lost else None
-            history.event("leader_revived", host=before, leader=claim.leader, seconds=seconds, moved_to=moved_to)
-            self._first_round, self._checked = past.restore(board, told)
-            for node in board.nodes.all:
-                node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
-            board.regathers = self._first_round > 0
+            self._succeed(board, told, left)
         if not claim.leader or past.began(told, claim) is None:
             history.event(
                 "attempt_started",
@@ -180,6 +172,21 @@ class Leader:
             forget_request(paths)
             board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
         return board
+
+    def _succeed(self, board: Board, told: list[Event], left: Mapping[str, Any]) -> None:
+        """Take over what the leader that died knew of the attempt; ``left`` is its last picture of the run."""
+        silent_s = clock.since(left)
+        board.history.event(
+            "leader_revived",
+            host=past.leader_host(told, board.claim) or self.host,
+            leader=board.claim.leader,
+            seconds=None if silent_s is None else round(silent_s, 2),
+            moved_to=self.host if self.lost else None,
+        )
+        self._first_round, self._checked = past.restore(board, told)
+        for node in board.nodes.all:
+            node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
+        board.regathers = self._first_round > 0
 
     async def _patiently(self, work: Callable[[], _T]) -> _T:
         """Return what ``work`` returns, in a thread; retry while the run's folder does not answer. Raises RunDirError."""
