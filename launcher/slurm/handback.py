@@ -21,6 +21,7 @@ from launcher.slurm.jobs import JobFacts, job_facts, table_rows
 from launcher.slurm.restart import NET_LEAD_S
 
 _ASK_S = 10.0
+_PENDING = ("squeue", "--noheader", "--states=PENDING")
 _COMMENT_CHARS = 1000
 RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")
 """States of a job that nobody has ended."""
@@ -179,14 +180,16 @@ def allow_requeue(job_id: str) -> Done:
     return _update(job_id, "Requeue=1")
 
 
-def is_awaited(*job_ids: str, besides: str = "") -> bool:
-    """Return whether a pending job, anybody's, waits for one of these; True where SLURM does not say.
+def is_awaited(*job_ids: str, besides: str = "") -> bool | None:
+    """Return whether a pending job, anybody's, waits for one of these; None: SLURM does not say.
 
     Jobs of the name ``besides`` do not count: they are the same run's.
     """
-    answer = ask("squeue", "--noheader", "--states=PENDING", "--format=%E|%j", timeout_s=_ASK_S)
+    answer = ask(*_PENDING, "--format=%E|%j", timeout_s=_ASK_S)
+    if not answer.ok:
+        return None
     waits = re.compile(rf"(?<![\d])(?:{'|'.join(map(re.escape, job_ids))})(?!\d)")
-    return not answer.ok or any(waits.search(what) and name != besides for what, name in table_rows(answer.out, 2))
+    return any(waits.search(what) and name != besides for what, name in table_rows(answer.out, 2))
 
 
 def remark(job_id: str, text: str) -> Done:
@@ -256,12 +259,23 @@ def continuation(
     was killed before it could tell). ``environ`` is this process's; the allocation's own variables are kept from the new job.
     ``Done.job_id`` is the new id.
     """
-    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)")
-    for heir, dependency, called in _pending("%F|%E|%j", "--array"):  # %F: of an array element its array's id
-        if called == name and waits.search(dependency):
-            return Done(True, job_id=heir)
+    found = queued_after(job_id, name)
+    if found is None:
+        return Done(False, "squeue does not answer")
+    if found:
+        return Done(True, job_id=found)
     words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *extra, script]
     return _submitted(ask(*words, environ=without_slurm(environ)))
+
+
+def queued_after(job_id: str, name: str) -> str | None:
+    """Return the id of this user's pending job of that ``name`` that waits for ``job_id``, "" for none; None: SLURM does not answer."""
+    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)")
+    columns = "%F|%E|%j"  # %F: of an array element its array's id
+    answer = ask(*_PENDING, "--array", f"--user={os.getuid()}", f"--format={columns}", timeout_s=_ASK_S)
+    if not answer.ok:
+        return None
+    return next((job for job, what, called in table_rows(answer.out, 3) if called == name and waits.search(what)), "")
 
 
 def _submitted(answer: Answer) -> Done:
@@ -277,14 +291,13 @@ def release(job_id: str) -> Done:
     return Done(answer.ok, answer.problem)
 
 
-def cancel_held(name: str, job_id: str = "") -> list[str]:
-    """Cancel this user's held jobs of that ``name`` that wait for another job, ``job_id`` where it is given; return their ids."""
-    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)" if job_id else r"\bafterany:")
-    found = [
-        heir
-        for heir, dependency, reason, called in _pending("%F|%E|%r|%j", "--array")
-        if called == name and waits.search(dependency) and reason.startswith("JobHeld")
-    ]
+def cancel_held(name: str, besides: str = "") -> list[str]:
+    """Cancel this user's held jobs of that ``name``, but not the job ``besides``; return their ids.
+
+    What such a job waits for is not looked at: squeue shows no dependency any more once it is fulfilled.
+    """
+    rows = _pending("%F|%r|%j", "--array")
+    found = [job for job, reason, called in rows if called == name and reason.startswith("JobHeld") and job != besides]
     if found:
         ask("scancel", *found, timeout_s=_ASK_S)
     return found
@@ -306,7 +319,7 @@ def move_dependents(old: str, new: str) -> list[str]:
 
 def _pending(columns: str, *options: str) -> Iterator[list[str]]:
     """Yield rows of squeue about this user's pending jobs."""
-    words = ("squeue", "--noheader", *options, "--states=PENDING", f"--user={os.getuid()}", f"--format={columns}")
+    words = (*_PENDING, *options, f"--user={os.getuid()}", f"--format={columns}")
     return table_rows(ask(*words, timeout_s=_ASK_S).out, columns.count("|") + 1)
 
 

@@ -35,6 +35,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     Takes up to 15 s for a run that is not asked to save. Raises SiteError or StateError when it cannot be reached.
     """
     require_own(paths.root, executes=False)
+    withdraw_early(paths)
     outcome = read_outcome(paths.outcome)
     if outcome is not None:
         return Cancelled(f"{paths.id} has ended already: {outcome.get('state')}", over=True)
@@ -46,7 +47,6 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         _announce([paths], where.ask_to_save, save=True)
         return Cancelled(f"{paths.id} is saving and will then stop", over=False)
     job = where.job_id
-    withdraw_early(paths)
     _announce([paths] if where.backend == "slurm" else [], where.cancel)
     if _gone(paths, where, job, waits):
         return Cancelled(f"{paths.id} is cancelled", over=True)

@@ -200,7 +200,7 @@ class LeaderSearch:
         leads = lambda: asyncio.run(connection.answers(door.address, door.ports, door.key))  # noqa: E731
 
         def watch() -> LeaderEnd | None:
-            allocation = SlurmAllocation(self._spec, self._paths)
+            allocation, before = SlurmAllocation(self._spec, self._paths), self._claims()
             end = leaderless.await_leader_end(
                 allocation, door.host, door.ports, leads, frozen_s=frozen_s, over=over.is_set
             )
@@ -209,7 +209,7 @@ class LeaderSearch:
                 # Of one whose connection closed its own last words, or srun's, tell.
                 return leaderless.LeaderEnd("") if end is not None and closed else end
             mine = names[self._doors.node]
-            left = leaderless.await_lead(allocation, mine, line, over=over.is_set, claims=self._claims)
+            left = leaderless.await_lead(allocation, mine, line, over=over.is_set, claims=self._claims, before=before)
             return leaderless.LeaderEnd(end.said, removed=True, left=left) if left else None
 
         return asyncio.ensure_future(asyncio.to_thread(watch))

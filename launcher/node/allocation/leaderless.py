@@ -157,14 +157,16 @@ def await_lead(
     *,
     over: Callable[[], bool],
     claims: Callable[[], int],
+    before: int,
 ) -> tuple[str, ...]:
     """Wait until this ``node`` is to lead: the first of the ``line`` that SLURM still lists leads, and the next ones if it does not.
 
-    ``claims`` counts the leaders that this attempt has had: one that has just claimed it is waited for. Returns the job's hosts. Returns
+    ``claims`` counts the leaders that this attempt has had, and there were ``before`` when the last one was lost: one that has claimed it
+    since is waited for. Returns the job's hosts. Returns
     none where this node is not to lead: the job was requeued or ends, SLURM does not answer, or another node leads (``over``).
     """
     began = heard = time.monotonic()
-    before, claimed = claims(), 0.0
+    claimed = -_CLAIMED_S
     while not over():
         facts = allocation.facts()
         if facts is not None:

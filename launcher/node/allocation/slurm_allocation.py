@@ -134,27 +134,31 @@ class SlurmAllocation(Allocation):
         own = self._job
         if own.array_task_id is not None:
             raise SiteError("it is an element of an array")
-        if self._is_awaited():
+        if (awaited := self._is_awaited()) is None:
+            raise NotAnsweredError("SLURM does not answer")
+        if awaited:
             raise SiteError("other jobs wait for this one")
         script = str(self._paths.sbatch)
         done = handback.continuation(script, own.own_id, name=own.job_name, environ=self._environ, extra=["--hold"])
         if not done.ok:
-            raise SiteError(done.why)
+            raise (SiteError if done.forbidden else NotAnsweredError)(done.why)
         _copy_pickle(self._paths.submitit, own.own_id, done.job_id)
         return done.job_id
 
     def withdraw_early(self) -> None:
         """See `Allocation`."""
         if self._spec.restart.queue_early:
-            handback.cancel_held(self._job.job_name, self._job.own_id)
+            handback.cancel_held(self._job.job_name, besides=self._job.own_id)
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
         own = self._job.own_id
-        if early and self._job.array_task_id is None:
-            if not self._is_awaited():
+        if early and handback.queued_after(own, self._job.job_name):
+            awaited = self._is_awaited()
+            if awaited is False:
                 return self._continue(exclude, delay_s)
-            self.withdraw_early()
+            if awaited:
+                self.withdraw_early()
         if self._slurm_requeues or self._spec.site.requeue_allowed:
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
@@ -172,8 +176,8 @@ class SlurmAllocation(Allocation):
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s)
 
-    def _is_awaited(self) -> bool:
-        """Whether a job of another run waits for this one."""
+    def _is_awaited(self) -> bool | None:
+        """Whether a job of another run waits for this one; None: not known."""
         own = self._job
         return handback.is_awaited(own.job_id, own.array_job_id or own.job_id, besides=own.job_name)
 
@@ -221,11 +225,16 @@ class SlurmAllocation(Allocation):
         done = handback.continuation(
             str(self._paths.sbatch), self._job.own_id, name=self._job.job_name, environ=self._environ, extra=extra
         )
+        if not done.ok and not done.forbidden:
+            raise NotAnsweredError(f"sbatch: {done.why}")
         if not done.ok:
             raise SiteError(f"this cluster forbids requeueing, and sbatch refused a continuation job: {done.why}")
         new = done.job_id if task is None else f"{done.job_id}_{task}"
-        if self._spec.restart.queue_early and chosen is not None:
-            handback.exclude(new, chosen)  # it may have been queued before
+        if self._spec.restart.queue_early:  # it may have been queued before
+            if chosen is not None:
+                handback.exclude(new, chosen)
+            if delay_s > 0:
+                handback.pull_forward(new, int(delay_s))
         if self.cancelled():  # asked before, too; but a scancel may have come in between
             handback.cancel(new)
             raise CancelledError("the job was cancelled in the meantime")
@@ -314,7 +323,7 @@ class SlurmAllocation(Allocation):
         on 24.11.5: also one that has been requeued since). With Requeue=0 it ends PREEMPTED, on which no `afterok` starts.
         """
         was_preempted = self.restart_count > 0 or self._grace_end is not None
-        if was_preempted and not self._is_awaited():
+        if was_preempted and self._is_awaited() is False:
             handback.forbid_requeue(self._job.own_id)
 
     def end_job(self, *, completed: bool) -> bool:
@@ -324,7 +333,7 @@ class SlurmAllocation(Allocation):
         node instead: the batch script then finds that the run is over, and ends the job with 0. Returns whether it was requeued.
         """
         own = self._job
-        awaited = completed and self._is_awaited()
+        awaited = completed and self._is_awaited() is not False
         if (
             awaited
             and handback.allow_requeue(own.own_id).ok

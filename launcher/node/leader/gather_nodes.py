@@ -50,7 +50,8 @@ async def await_nodes(board: Board) -> Evidence | None:
             if len(board.nodes.all) - len(bad) < board.spec.needed_nodes:
                 return _unusable(bad)  # there is nothing to wait for
             comes = again and now - began < 2 * timing.rejoin_s and any(n.comes for n in board.nodes.all)
-            if not board.nodes.missing and not comes:
+            checked = now - began >= timing.preflight_s or not any(n.here and n.unchecked for n in board.nodes.all)
+            if not board.nodes.missing and not comes and checked:
                 return True  # of a range SLURM may have given fewer, and no more will come
         if board.nodes.missing and report_at <= now - began < limit_s - 1:  # the end reports it, too
             report_at = next(times)

@@ -72,6 +72,8 @@ def restore(board: Board, past: list[Event]) -> tuple[int, bool]:
     mine = [e for e in past if e.attempt == board.attempt]
     for asked in mine:
         if isinstance(asked, ReplacementAsked) and asked.job_id is not None:
+            while len(board.nodes.all) < (asked.node or 0):
+                board.nodes.add("").bad = "SLURM did not accept its job"
             board.nodes.add(asked.job_id)
     bad = {host: e.why or "" for e in mine if isinstance(e, Excluded) for host in e.hosts}
     for node in board.nodes.all:

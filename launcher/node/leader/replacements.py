@@ -83,7 +83,10 @@ def welcome_node(board: Board, node: Node) -> None:
 
 def checked(board: Board, node: Node, done: ChecksDone) -> None:
     """Use a node that is as it should be; send away one that is not."""
-    node.unchecked = False
+    node.unchecked, node.joined_at = (
+        False,
+        board.now(),
+    )  # a checkpoint that was begun before does not hold what is done without it
     checks = [{"host": node.host, **check.to_wire()} for check in done.checks]
     board.history.event(
         "preflight", ok=done.ok, seconds=done.seconds, checks=checks, bandwidth_gb_s=done.bandwidth_gb_s

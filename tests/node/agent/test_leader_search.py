@@ -58,7 +58,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[LeaderEnd | None], list[s
     def set_end(end: LeaderEnd | None) -> list[str]:
         asked: list[str] = []
 
-        def lead(allocation: Any, node: str, line: list[str], *, over: Any, claims: Any) -> tuple[str, ...]:
+        def lead(
+            allocation: Any, node: str, line: list[str], *, over: Any, claims: Any, before: int
+        ) -> tuple[str, ...]:
             asked.extend([node, *line])
             return ("n1", "n2", "n3", "n4")
 
@@ -218,10 +220,10 @@ def test_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch, node: str, answers: A
     now = [100.0]
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(leaderless.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-    left = await_lead(Job(*answers), node, ["n1", "n2", "n3"], over=lambda: now[0] > 190, claims=lambda: 0)
+    left = await_lead(Job(*answers), node, ["n1", "n2", "n3"], over=lambda: now[0] > 190, claims=lambda: 0, before=0)
     assert (node in left) is (after_s is not None)
     assert after_s is None or now[0] - 100 == pytest.approx(after_s)
-    assert await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: True, claims=lambda: 0) == ()
+    assert await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: True, claims=lambda: 0, before=0) == ()
 
 
 def test_one_that_has_claimed_the_attempt_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +231,9 @@ def test_one_that_has_claimed_the_attempt_is_waited_for(monkeypatch: pytest.Monk
     now = [100.0]
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(leaderless.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-    left = await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: now[0] > 300, claims=lambda: int(now[0] > 115))
+    left = await_lead(
+        Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: now[0] > 300, claims=lambda: int(now[0] > 115), before=0
+    )
     assert "n2" in left
     assert now[0] - 100 == pytest.approx(75, abs=1)
 

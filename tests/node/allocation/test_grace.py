@@ -173,3 +173,45 @@ def test_a_completed_run_does_not_come_back_unless_somebody_waits(
     allocation.run_completed()
 
     assert (("scontrol", "update", "JobId=5", "Requeue=0") in asked) == forbids
+
+
+HELD = "9|afterany:5(unfulfilled)|mine"
+
+
+@pytest.mark.parametrize(
+    ("queued", "waiting", "how"),
+    [
+        (HELD, f"{HELD.split('|')[1]}|mine", "continuation"),
+        ("", "", "requeue"),
+        (HELD, "afterok:5(unfulfilled)|other", "requeue"),
+        (None, "", "requeue"),
+    ],
+    ids=["one is held", "none could be queued", "others wait for this one", "squeue does not answer"],
+)
+def test_the_job_that_was_queued_early_is_taken_where_there_is_one(
+    allocation, monkeypatch, tmp_path, queued, waiting, how
+):
+    """Otherwise the job is requeued as without it: sbatch, which refused it before, is not asked again at the time limit."""
+    asked = []
+
+    def ask(*words, **_):
+        asked.append(words)
+        if words[0] == "squeue":
+            said = "9|JobHeldUser|mine" if "%r" in words[-1] else queued if "--array" in words else waiting
+            return Answer(words, None if said is None else 0, said or "")
+        return Answer(words, 0, "")
+
+    paths = RunPaths(tmp_path)
+    paths.submitit.mkdir()
+    (paths.submitit / "5_submitted.pkl").write_text("")
+    monkeypatch.setattr(handback, "ask", ask)
+    monkeypatch.setattr(handback, "requeue", lambda *words, **_: handback.Done(True))
+    monkeypatch.setattr(slurm, "job_facts", lambda *words, **_: JobFacts(job_id="5", state="RUNNING", restarts=0))
+    object.__setattr__(allocation._spec.restart, "queue_early", True)
+
+    handed = allocation.hand_back(exclude=(), delay_s=0.0, early=True)
+
+    assert handed.how == how
+    assert (("scontrol", "release", "9") in asked) is (how == "continuation")
+    assert "sbatch" not in [words[0] for words in asked]
+    assert (("scancel", "9") in asked) is (how == "requeue" and queued == HELD)

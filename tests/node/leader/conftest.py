@@ -597,6 +597,11 @@ class World:
             assert asyncio.get_running_loop().time() < deadline, "it never happened"
             await asyncio.sleep(0.01)
 
+    def another(self, index: int, name: str) -> FakeNode:
+        """One more node, which has not joined yet."""
+        self.nodes.append(FakeNode(self, index, name))
+        return self.nodes[-1]
+
     def signal(self, name: str = "TERM") -> None:
         for node in self.nodes:
             node.up("signal", name=name, t=0)

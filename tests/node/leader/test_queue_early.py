@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.allocation.allocation import NotAnsweredError, SignalMeaning
 
 
 def early(world, means="nothing", **changes):
@@ -59,3 +59,20 @@ def test_a_refusal_is_told_once(world, virtual):
     assert said(w) == ["queue_early", "withdraw_early"]
     (text,) = (e["text"] for e in w.events("warning"))
     assert text == "the job of the next attempt is not queued early: other jobs wait for this one"
+
+
+def test_slurm_that_does_not_answer_is_asked_again(world, virtual, monkeypatch):
+    """It is being restarted just when training begins."""
+    w = early(world)
+    w.step_s = 5.0
+    real, silent = w.allocation.queue_early, [True]
+
+    def queue_early():
+        if silent.pop() if silent else False:
+            raise NotAnsweredError("SLURM does not answer")
+        return real()
+
+    monkeypatch.setattr(w.allocation, "queue_early", queue_early)
+    assert virtual(w.attempt_once()).state == "completed"
+    assert len(w.events("queued_early")) == 1
+    assert w.events("warning") == []

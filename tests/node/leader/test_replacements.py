@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import FakeNode
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.leader import replacements
@@ -37,8 +36,7 @@ def asked(w):
 def came(w, name="r0"):
     """The agent of the newest replacement joins."""
     words, _ = asked(w)[-1]
-    node = FakeNode(w, int(words[words.index("--node") + 1]), name)
-    w.nodes.append(node)
+    node = w.another(int(words[words.index("--node") + 1]), name)
     node.join()
     return node
 
@@ -157,9 +155,8 @@ def test_a_node_that_joins_is_checked_before_it_trains(world, virtual, monkeypat
     async def script():
         await w.until(lambda: w.events("replacement_asked"))
         words, _ = asked(w)[-1]
-        node = FakeNode(w, int(words[2]), "r0")
+        node = w.another(int(words[2]), "r0")
         node.check_ok = ok
-        w.nodes.append(node)
         node.join()
 
     assert virtual(w.attempt_once(script)).state == "completed"
@@ -263,3 +260,58 @@ def test_a_new_leader_knows_the_jobs_of_the_one_that_died(world, virtual, monkey
         assert virtual(both()).state == "completed"
         assert [words[2] for words, _ in asked(w)] == (["3", "4"] if lost else ["3"])
         assert (("withdraw_nodes", True) in w.allocation.said) is bool(lost)
+
+
+def test_a_new_leader_knows_each_job_by_its_index(world, virtual, monkeypatch):
+    """A refusal has used one up: the agent of the job that came after it is taken in again."""
+    monkeypatch.setattr(replacements, "_REFUSED_S", 10.0)
+    w = replacing(world, monkeypatch)
+    w.allocation.refuses = "no answer"
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def both():
+        leading = asyncio.ensure_future(w.attempt_once())
+        await w.until(lambda: w.events("replacement_refused"))
+        w.allocation.refuses = ""
+        await w.until(lambda: w.events("replacement_asked"))
+        assert came(w).index == 4
+        await w.until(lambda: len(sizes(w)) == 3)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+        async def again():
+            await asyncio.sleep(1)
+            w.another(4, "r0").join(again=True)
+
+        return await w.attempt_once(again, revived=True, absent=(1,))
+
+    assert virtual(both()).state == "completed"
+    assert {r["host"] for r in w.events("round_started")[3]["ranks"]} == {"n0", "n2", "r0"}
+
+
+def test_a_new_leader_waits_for_the_check_of_a_replacement(world, virtual, monkeypatch):
+    """Without it too few nodes are left; its check takes seconds, a requeue the queue."""
+    w = replacing(world, monkeypatch, preflight=True)
+    at(w, 7, lambda: w.nodes[2].die())
+
+    async def both():
+        leading = asyncio.ensure_future(w.attempt_once())
+        await w.until(lambda: w.events("replacement_asked"))
+        came(w)
+        await w.until(lambda: len(sizes(w)) == 3)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+        async def again():
+            await asyncio.sleep(1)
+            node = w.another(3, "r0")
+            check, node.on_preflight = (
+                node.on_preflight,
+                lambda m: asyncio.get_running_loop().call_later(15.0, check, m),
+            )
+            node.join(again=True)
+
+        return await w.attempt_once(again, revived=True, lost=("n0", "n2"))
+
+    assert virtual(both()).state == "completed"
+    assert {r["host"] for r in w.events("round_started")[3]["ranks"]} == {"n1", "r0"}

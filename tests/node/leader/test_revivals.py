@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import FakeNode
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.checkpoints import fence
@@ -200,21 +199,16 @@ def test_a_moved_leader_waits_for_a_replacement_that_looks_for_it(world, virtual
     w.allocation.means = SignalMeaning("nothing")
     killed(w, 7, 2)
 
-    def replacement():
-        node = FakeNode(w, 3, "r0")
-        w.nodes.append(node)
-        return node
-
     async def both():
         leading = asyncio.ensure_future(w.attempt_once())
         await w.until(lambda: w.events("replacement_asked"))
-        replacement().join()
+        w.another(3, "r0").join()
         await w.until(lambda: len(w.events("round_started")) == 3)
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 
         async def later():
-            node = replacement()
+            node = w.another(3, "r0")
             await asyncio.sleep(2.0)
             node.join(again=True)
 
