@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from launcher.node.allocation import slurm_allocation as slurm
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec, Work
+from launcher.run.spec import RestartSpec, RunSpec, Work
 from launcher.slurm import handback
 from launcher.slurm.commands import Answer
 from launcher.slurm.jobs import JobFacts
@@ -207,7 +208,7 @@ def test_the_job_that_was_queued_early_is_taken_where_there_is_one(
     monkeypatch.setattr(handback, "ask", ask)
     monkeypatch.setattr(handback, "requeue", lambda *words, **_: handback.Done(True))
     monkeypatch.setattr(slurm, "job_facts", lambda *words, **_: JobFacts(job_id="5", state="RUNNING", restarts=0))
-    object.__setattr__(allocation._spec.restart, "queue_early", True)
+    allocation._spec = replace(allocation._spec, restart=RestartSpec(queue_early=True))
 
     handed = allocation.hand_back(exclude=(), delay_s=0.0, early=True)
 
