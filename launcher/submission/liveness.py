@@ -149,7 +149,7 @@ def withdraw_early(paths: RunPaths) -> None:
     except (OSError, ValueError):
         return  # the job is held, and starts only when somebody releases it
     if spec.batch == "slurm" and spec.restart.queue_early:
-        cancel_held(spec.id)
+        cancel_held(spec.id, besides=RunLocation(paths, read_submission(paths.submission)).job_id)
 
 
 def scancel(*words: str) -> None:

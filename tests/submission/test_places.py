@@ -15,6 +15,9 @@ from an_event import an_event
 
 from launcher.run import event_lines
 from launcher.run.paths import RunPaths
+from launcher.run.spec import RestartSpec, RunSpec, Work
+from launcher.slurm import handback
+from launcher.slurm.commands import Answer
 from launcher.submission import liveness, submit
 from launcher.submission.liveness import ended, locate
 
@@ -73,3 +76,28 @@ def test_a_job_id_that_slurm_gave_away_again_is_one_runs_job(
     places = [locate(paths) for paths in (runs if newest_first else runs[::-1])]
 
     assert ended(places) == {runs[1].id}
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_held_job_of_the_next_attempt_is_withdrawn_and_the_runs_own_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """The run's own job may be held, too: it is cancelled by what comes after, which writes the outcome. Other runs have no such job."""
+    paths, asked = RunPaths(tmp_path), []
+
+    def ask(*words: str, **_: object) -> Answer:
+        asked.append(words)
+        return Answer(words, 0, "42|JobHeldUser|r\n43|JobHeldUser|r\n44|Priority|r\n45|JobHeldUser|other\n")
+
+    monkeypatch.setattr(handback, "ask", ask)
+    paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": time.time()}))
+    spec = RunSpec(
+        id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1, tasks_per_node=1,
+        timeout_min=5, backend="gloo", restart=RestartSpec(queue_early=early),
+    )  # fmt: skip
+    spec.write(paths.spec)
+
+    liveness.withdraw_early(paths)
+
+    assert [words for words in asked if words[0] == "scancel"] == ([("scancel", "43")] if early else [])
+    assert bool(asked) is early

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import Any
 
 
 class AgentMain:
     """Picklable callable: the agent of whatever node it is called on."""
 
-    def __init__(
-        self,
-        run_dir: str,
-        node: int | None = None,
-        *,
-        again: str | None = None,
-        ends: str = "",
-        joins: tuple[str, str, int] | None = None,
-    ) -> None:
-        self.joins = joins
+    def __init__(self, run_dir: str, node: int | None = None, **how: Any) -> None:
+        """``how``: as `launcher.node.agent.entry.run_agent` takes it."""
         self.run_dir = run_dir
-        self.node = node
-        self.again = again
-        self.ends = ends
+        self.how = {"node": node, **how}
 
     def __call__(self) -> None:
         """Run this node's agent to its end and leave the process with its code.
@@ -36,7 +27,7 @@ class AgentMain:
         try:
             from launcher.node.agent.entry import run_agent
 
-            code = run_agent(Path(self.run_dir), node=self.node, again=self.again, ends=self.ends, joins=self.joins)
+            code = run_agent(Path(self.run_dir), **self.how)
         except BaseException:
             traceback.print_exc()
         finally:
