@@ -26,6 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "`run`": ("cli/run",),
     "`dry-run`": ("cli/dry_run", "submission/rehearsal", "run/rehearsals"),
     "`resubmit`": ("cli/resubmit", "submission/resubmit", "submission/sweeps"),
+    "`hold` and `rerun`": ("cli/hold", "cli/rerun", "submission/reruns", "submission/hold_link", "node/leader/hold", "node/agent/reruns"),
     "`cancel`": ("cli/cancel", "submission/cancel", "submission/liveness"),
     "`status` and `ls`": ("cli/status", "cli/ls", "report/text/status", "report/text/listing", "report/model", "run/after"),
     "`watch`": ("cli/watch", "cli/_follow_run", "report/live"),

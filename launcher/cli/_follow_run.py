@@ -33,7 +33,7 @@ _QUIET = (ev.RunSubmitted, ev.NodeJoined, ev.Saved, ev.SaveStarted, ev.Agreed, e
 """Events that are not printed: the progress bar and the last line show them."""
 
 
-class _Follower:
+class Follower:
     """Prints a run's new events at each look; on a terminal with a progress bar below them."""
 
     def __init__(self, paths: RunPaths) -> None:
@@ -90,7 +90,7 @@ def follow_run(
     ``alive`` tells whether anything still works on the run; ``before_look`` is called four times a second.
     Raises RunFailedError when all processes have ended and none wrote an outcome.
     """
-    follower = _Follower(paths)
+    follower = Follower(paths)
     gone_since: float | None = None
     try:
         while True:

@@ -15,6 +15,7 @@ from launcher.errors import TrustError
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
+    from launcher.run.paths import RunPaths
 
 _SCRIPT_ARGS, _MODULE, _TRUST = "launcher.script_args", "launcher.module", "launcher.trust"
 
@@ -54,11 +55,11 @@ class JobCommand(TrustCommand):
     Words after ``--`` are arguments of the job's script: click would drop the ``--``.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, job: str = "JOB", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += [
             click.Option(["-m", "module"], metavar="MODULE", help="Run a module instead of a JOB."),
-            click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]..."),
+            click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar=f"{job} [KEY=VALUE]... [-- ARGS]..."),
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -141,6 +142,16 @@ def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, st
     if "=" in name and not os.path.exists(name):
         raise click.UsageError(f"{name!r} is not a job. Name the job first, then KEY=VALUE.")
     return (None, name, overrides) if name.endswith(".py") else (name, None, overrides)
+
+
+def job_or_own(named: RunPaths, words: Sequence[str]) -> LoadedJob:
+    """Load the job that the words name; where they are KEY=VALUE alone, the job of the run ``named`` with these changes."""
+    from launcher.submission.resubmit import own_job
+
+    meta = click.get_current_context().meta
+    if meta.get(_MODULE) or (words and ("=" not in words[0] or os.path.exists(words[0]))):
+        return load_job_words(words)
+    return own_job(named, words, meta.get(_SCRIPT_ARGS, []), fresh_code=True, trusted=vouched())
 
 
 def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob:

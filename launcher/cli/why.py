@@ -17,6 +17,11 @@ def command(run: str, as_json: bool) -> None:
 
     RUN defaults to the newest run.
     """
+    print_why(run, as_json=as_json)
+
+
+def print_why(run: str, *, as_json: bool = False) -> None:
+    """Print why a run failed or was interrupted."""
     from launcher.cli._output import print_json, print_wrapped
     from launcher.report.diagnosis.why import explain
     from launcher.report.model.hearing import read_histories, run_now

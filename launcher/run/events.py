@@ -17,6 +17,8 @@ from launcher.run.node_events import AgentRevived as AgentRevived
 from launcher.run.node_events import QueuedEarly as QueuedEarly
 from launcher.run.node_events import ReplacementAsked as ReplacementAsked
 from launcher.run.node_events import ReplacementRefused as ReplacementRefused
+from launcher.run.node_events import RerunEnded as RerunEnded
+from launcher.run.node_events import RerunStarted as RerunStarted
 from launcher.run.node_events import RevivalFailed as RevivalFailed
 
 

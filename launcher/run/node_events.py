@@ -38,3 +38,18 @@ class QueuedEarly(Event, type="queued_early"):
     """The job of the next attempt was queued, held until this one's time limit."""
 
     job_id: str | None
+
+
+class RerunStarted(Event, type="rerun_started"):
+    """A run began to train in this hold's allocation."""
+
+    run: str | None
+    hosts: list[str] | None
+
+
+class RerunEnded(Event, type="rerun_ended"):
+    """A rerun is over; the hold goes on."""
+
+    run: str | None
+    state: str | None
+    reason: str | None

@@ -142,6 +142,12 @@ class RunSpec:
     """Working directory of workers: the snapshot (or the original where it is linked)."""
     python: str = ""
     """The interpreter of agents and workers, absolute."""
+    setup: list[str] = field(default_factory=list)
+    """``environment.setup``: the batch script runs it; a rerun's fork server is started with its own."""
+    hold: bool = False
+    """The run only keeps its allocation: others, its reruns, train in it."""
+    held_by: str | None = None
+    """The id of the hold in whose allocation this run, a rerun, trains."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     restart: RestartSpec = RestartSpec()
     site: SiteSpec = SiteSpec()

@@ -42,6 +42,8 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     where = locate(paths)
     if not where.alive(fresh=True):
         return Cancelled(f"{paths.id} is not running any more", over=True)
+    if where.hold is not None:
+        return _stop_rerun(where.hold, paths, save=save)
     waits = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
     if save and not waits:
         _announce([paths], where.ask_to_save, save=True)
@@ -51,6 +53,21 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     if _gone(paths, where, job, waits):
         return Cancelled(f"{paths.id} is cancelled", over=True)
     return Cancelled(f"{paths.id} is being cancelled", over=False)
+
+
+def _stop_rerun(hold: RunPaths, paths: RunPaths, *, save: bool) -> Cancelled:
+    """Have a hold stop its rerun; the hold stays. Raises StateError where it cannot be reached."""
+    from launcher.node.wire.hold_messages import RerunRefused, StopRerun
+    from launcher.submission.hold_link import hold_link
+
+    with hold_link(hold) as link:
+        link.send(StopRerun(run=paths.id, save=save))
+        said = link.receive(1.0 if save else _WAIT_S)
+    if isinstance(said, RerunRefused):
+        return Cancelled(said.why, over=True)
+    if said is None:
+        return Cancelled(f"{paths.id} is {'saving and will then stop' if save else 'being cancelled'}", over=False)
+    return Cancelled(f"{paths.id} is cancelled; {hold.id} stays", over=True)
 
 
 def cancel_points(runs: Sequence[RunPaths]) -> int:

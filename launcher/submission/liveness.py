@@ -12,7 +12,7 @@ from launcher.run.events import JobNamed, RunSubmitted
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 from launcher.run.spec import RunSpec
-from launcher.run.state import is_this_job, read_submission
+from launcher.run.state import is_this_job, read_outcome, read_submission
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.handback import cancel_held
 from launcher.slurm.jobs import ENDED
@@ -30,6 +30,8 @@ class RunLocation:
         self.paths = paths
         self._submission = submission
         self.backend = str(submission.get("backend"))
+        self.hold = RunPaths(paths.root.parent / str(submission["hold"])) if submission.get("hold") else None
+        """The hold in which the run, a rerun, trains: their job is one."""
         self._asked = float("-inf")
         self._state = "PENDING"
 
@@ -60,6 +62,8 @@ class RunLocation:
 
         SLURM is asked if ``fresh``, else at most every 20 s.
         """
+        if self.hold is not None and read_outcome(self.paths.outcome) is not None:
+            return False
         if self.backend != "slurm":
             return self._runs_here() is not False
         try:
@@ -110,7 +114,10 @@ def open_jobs(jobs: Mapping[RunLocation, str]) -> dict[RunLocation, str]:
     lines = _squeue("--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o")
     rows = (line.split(maxsplit=3) for line in lines)
     found = {row[0]: row[1:] for row in rows if len(row) > 1 and row[1] not in ENDED}
-    return {where: job for where, job in jobs.items() if job in found and where.has(*found[job][1:])}
+    left = {where: job for where, job in jobs.items() if job in found and where.has(*found[job][1:])}
+    return {
+        where: job for where, job in left.items() if where.hold is None or read_outcome(where.paths.outcome) is None
+    }
 
 
 def ended(runs: Collection[RunLocation]) -> set[str]:

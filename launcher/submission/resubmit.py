@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from launcher.frozen import frozen
 from launcher.run import index
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
@@ -113,28 +115,46 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
             f"{idle[0]} changes nothing without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
         )
     before = read_submission(paths.submission)
-    base = Path(str(before.get("base_dir") or paths.root))
-    profile, layers = read_layers(site_paths())
-    layers += [Layer(str(paths.job), read_document(paths.job, _OWN_BYTES)), command_line(how.overrides, ())]
-    loaded = load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
-    loaded = replace(loaded, trusted=how.trusted)
-    if not how.trusted:
-        refuse(doubt([paths.job, *(loaded.executed if how.fresh_code else [paths.code])]))
+    loaded = own_job(paths, how.overrides, fresh_code=how.fresh_code, trusted=how.trusted)
     return Resubmission(
         paths=paths,
         how=how,
         step=None if how.step is None else choose_step(paths, how.step),
         loaded=loaded,
-        base=base,
-        code_root=str(before.get("code_root") or base),
+        base=loaded.base_dir,
+        code_root=str(before.get("code_root") or loaded.base_dir),
         backend=how.backend or ("local" if before.get("backend") == "local" else "auto"),
         sweep={"sweep": before["sweep"]} if "sweep" in before else {},
     )
 
 
+def own_job(
+    paths: RunPaths, overrides: Sequence[str], script_args: Sequence[str] = (), *, fresh_code: bool, trusted: bool
+) -> LoadedJob:
+    """Load a run's own job with changes, under the site's rules of today. ``fresh_code``: today's code will be copied.
+
+    Raises ConfigError, and TrustError for code of others.
+    """
+    base = Path(str(read_submission(paths.submission).get("base_dir") or paths.root))
+    profile, layers = read_layers(site_paths())
+    layers += [Layer(str(paths.job), read_document(paths.job, _OWN_BYTES)), command_line(overrides, script_args)]
+    loaded = load_layers(layers, base, str(paths.job), profile, check_code=fresh_code)
+    if not trusted:
+        refuse(doubt([paths.job, *(loaded.executed if fresh_code else [paths.code])]))
+    return replace(loaded, trusted=trusted)
+
+
+def _refuse_hold(paths: RunPaths) -> None:
+    """Refuse what is not the user's own, and a hold, which has trained nothing. Raises StateError."""
+    require_own(paths.root)
+    with contextlib.suppress(OSError, ValueError):
+        if RunSpec.read(paths.spec).hold:
+            raise StateError(f"{paths.id} is a hold: launcher hold JOB takes a new allocation")
+
+
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
-    require_own(paths.root)
+    _refuse_hold(paths)
     if read_submission(paths.submission):
         where = locate(paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
@@ -193,7 +213,7 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
-    require_own(paths.root)
+    _refuse_hold(paths)
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")

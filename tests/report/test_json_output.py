@@ -195,4 +195,6 @@ def test_every_verb_that_reads_has_json() -> None:
     have = {verb for verb, c in commands.items() if c is not None and any("--json" in p.opts for p in c.params)}
 
     assert have >= READS
-    assert set(commands) - have <= {"init", "run", "submit", "resubmit", "cancel", "shell", "schema", "completion"}
+    assert set(commands) - have <= {
+        *("init", "run", "submit", "resubmit", "cancel", "shell", "schema", "completion", "hold", "rerun")
+    }

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 import psutil
@@ -21,12 +21,14 @@ from launcher.node.agent.description import node_facts
 from launcher.node.agent.environment import cpu_shares
 from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.preflight import Preflight
+from launcher.node.agent.reruns import Reruns
 from launcher.node.agent.store import Store
 from launcher.node.agent.usage import Sampler
 from launcher.node.agent.workers import Crew
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
+from launcher.node.wire.hold_messages import EndRerun, ForwardStop, JoinRerun
 from launcher.run import clock
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
@@ -41,6 +43,7 @@ PRELOAD = (
     "?launcher.training.start.preload",
 )
 """What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""
+_EVERY_ROUND = 2**31
 _SIGNALS = {getattr(signal, f"SIG{name}"): name for name in ("TERM", "INT", "USR2", "CONT", "USR1", "HUP")}
 """The signals that agents handle, and their names for the leader. INT (^C in a terminal) means the same as TERM; USR1 and HUP mean nothing,
 and would end a process that does not handle them."""
@@ -57,14 +60,19 @@ class Agent:
         node: int,
         host: str,
         search: LeaderSearch,
-        environ: Mapping[str, str],
+        server: ForkServer,
+        borrowed: bool = False,
     ) -> None:
+        """``borrowed``: the fork server, and the signals of this process, are those of a hold, of which this run is a rerun."""
         self.spec = spec
         self.paths = paths
         self.node = node
         self.host = host
         self._search = search
-        self._server = ForkServer(preload=PRELOAD, environ=environ)
+        self.server = server
+        self._borrowed = borrowed
+        self.reruns: Reruns | None = None
+        """Those of a hold."""
         self._sampler = Sampler(self._pids, gpus=spec.gpus_per_node > 0)
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
@@ -88,12 +96,13 @@ class Agent:
 
         Returns 0 when told to leave, the code of `ProtocolError` when the leader was lost or never found.
         """
-        loop = asyncio.get_running_loop()
-        for signum, name in _SIGNALS.items():
-            loop.add_signal_handler(signum, self._signalled, name)
-        self._server.start()
+        if not self._borrowed:
+            loop = asyncio.get_running_loop()
+            for signum, name in _SIGNALS.items():
+                loop.add_signal_handler(signum, self.signalled, name)
+            self.server.start()
+            self._task(self._look_at_imports())
         self._sampler.start()
-        self._task(self._look_at_imports())
         try:
             while (peer := await self._search.find()) is not None:
                 if (code := await self._obey(peer)) is not None:
@@ -105,14 +114,20 @@ class Agent:
             return error.exit_code
         finally:
             self._sampler.stop()
-            await self._server.stop()
+            await self._leave_server()
+
+    async def _leave_server(self) -> None:
+        """End every worker, and the fork server unless it is borrowed."""
+        if self.reruns is not None:
+            await self.reruns.end()
+        await (self.server.clear(_EVERY_ROUND) if self._borrowed else self.server.stop())
 
     async def _look_at_imports(self) -> None:
         """Log what went wrong, or may go wrong, in the fork server; rounds report its failure themselves."""
         try:
-            found = await self._server.ready()
+            found = await self.server.ready()
         except ForkServerError as error:
-            if not self._server.stopping:
+            if not self.server.stopping:
                 _say(f"The fork server cannot start: {error}")
             return
         if found["threads"] != 1:
@@ -132,7 +147,7 @@ class Agent:
         self._heard = time.monotonic()
         attempt = self._attempt if self._search.lost and self._joined else None
         mark = mark_of(os.getpid())
-        self._tell(
+        self.tell(
             wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=attempt, facts=facts, mark=mark)
         )
         for kept in self._waiting:
@@ -141,8 +156,8 @@ class Agent:
         try:
             if not await self._read(peer):
                 return self._lost_leader()
-            await self._server.stop()
-            self._tell(wire.Leaving())
+            await self._leave_server()
+            self.tell(wire.Leaving())
             await peer.hang_up()
             return 0
         finally:
@@ -170,6 +185,8 @@ class Agent:
 
     async def _end_all(self) -> None:
         """End the workers and stores of every round; the fork server stays, with torch imported."""
+        if self.reruns is not None:
+            await self.reruns.end()
         for round_ in {*self._crews, *self._stores}:
             await self._end(round_)
 
@@ -198,13 +215,13 @@ class Agent:
                 peer.abort()
                 return
             for error in self._sampler.gpu_errors():
-                self._tell(error)
-            self._tell(wire.Alive(t=time.time(), **self._sampler.latest()))
+                self.tell(error)
+            self.tell(wire.Alive(t=time.time(), **self._sampler.latest()))
             await asyncio.sleep(wire.HEARTBEAT_S)
 
     # --- helpers ---
 
-    def _tell(self, message: wire.FromAgent) -> None:
+    def tell(self, message: wire.FromAgent) -> None:
         """Send one message to the leader; until it has welcomed this agent, keep signals."""
         if self._peer is not None:
             self._peer.send(message)
@@ -230,13 +247,16 @@ class Agent:
     def _pids(self) -> list[tuple[int, int, int]]:
         return [worker for crew in list(self._crews.values()) for worker in crew.pids()]
 
-    def _signalled(self, name: str) -> None:
+    def signalled(self, name: str) -> None:
+        """Tell the leader of a signal that this process has received."""
+        if self.reruns is not None:
+            self.reruns.signalled(name)
         if name in ("TERM", "INT"):
             self._search.term_at = self._search.term_at or time.monotonic()
             if self.spec.batch == "slurm":
                 for crew in self._crews.values():
                     crew.term_came()
-        self._tell(wire.SignalHeard(name=name, t=time.time()))
+        self.tell(wire.SignalHeard(name=name, t=time.time()))
 
     # --- the leader's orders ---
 
@@ -254,11 +274,11 @@ class Agent:
                 self._task(self._preflight(order))
             case wire.StartStore():
                 loopback = self.spec.batch == "local" and not self.spec.interface
-                store = self._stores[order.round] = Store(self._server, order.round, self._tell, loopback=loopback)
+                store = self._stores[order.round] = Store(self.server, order.round, self.tell, loopback=loopback)
                 folder = self.paths.round_logs(self._attempt, max(order.round, 0))
                 self._task(store.start(folder / "store.log", share=self.spec.share))
             case wire.StartRound():
-                crew = Crew(self.spec, self.paths, self._server, order, attempt=self._attempt, tell=self._tell)
+                crew = Crew(self.spec, self.paths, self.server, order, attempt=self._attempt, tell=self.tell)
                 self._crews[crew.round] = crew
                 crew.start(
                     cpu_shares(
@@ -277,10 +297,12 @@ class Agent:
                 self._crews[number].to_workers(order.ranks, order.message)
             case wire.DumpStacks(round=number) if number in self._crews:
                 self._task(self._dump(self._crews[number]))
+            case JoinRerun() | ForwardStop() | EndRerun() if self.reruns is not None:
+                self.reruns.obey(order)
 
     async def _preflight(self, order: wire.RunChecks) -> None:
-        check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt)
-        self._tell(await check.run(order))
+        check = Preflight(self.spec, self.paths, self.server, node=self.node, attempt=self._attempt)
+        self.tell(await check.run(order))
 
     async def _end(self, round_: int) -> None:
         crew, store = self._crews.get(round_), self._stores.get(round_)
@@ -288,13 +310,13 @@ class Agent:
             await crew.end()
         if store is not None:
             store.end()
-        await self._server.clear(round_)
+        await self.server.clear(round_)
         self._crews.pop(round_, None)
         self._stores.pop(round_, None)
-        self._tell(wire.Cleared(round=round_))
+        self.tell(wire.Cleared(round=round_))
 
     async def _dump(self, crew: Crew) -> None:
-        self._tell(wire.StacksWritten(round=crew.round, ranks=await crew.dump()))
+        self.tell(wire.StacksWritten(round=crew.round, ranks=await crew.dump()))
 
 
 def _say(text: str) -> None:

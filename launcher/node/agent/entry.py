@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import sys
-import traceback
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-from launcher.errors import LauncherError, ProtocolError, RunDirError
-from launcher.node.agent.agent import Agent
+from launcher.errors import LauncherError, ProtocolError
+from launcher.node.agent.agent import PRELOAD, Agent
 from launcher.node.agent.description import gloo_interface
 from launcher.node.agent.environment import base_environment
 from launcher.node.agent.leader_search import LeaderSearch
+from launcher.node.agent.leading import lead_and_obey
 from launcher.node.agent.membership import Doors, names_with, node_index, node_names
 from launcher.node.agent.predecessor import end_predecessor
-from launcher.node.leader.finish import Ending
+from launcher.node.agent.read_run import read_run
+from launcher.node.agent.reruns import Reruns
+from launcher.node.forkserver.client import ForkServer
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
-from launcher.node.wire.messages import AgentHello, Hub, KeeperHello, Link, Shutdown
-from launcher.opening import read_whole
-from launcher.run.asking import exists, load_object, patiently
 from launcher.run.batch import LOG
 from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.units import is_secret
 from launcher.slurm.hosts import expand_hosts
-
-_OWN_AGENT_S = 30.0
-"""The agent of the leader's node was told to leave before the leader ended; it gets so long to do it."""
-_DISMISS_S = 120.0
-_MOST_FILES = 65536
-"""More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
 
 def run_agent(
@@ -55,7 +44,7 @@ def run_agent(
     """
     try:
         paths = RunPaths(run_dir.absolute())
-        spec, secret, passed = _read(paths)
+        spec, secret, passed = read_run(paths)
         index = node_index(spec) if node is None else node
         names = node_names(spec) if again is None else expand_hosts(again)
         if joins is not None:
@@ -72,6 +61,7 @@ def run_agent(
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    before = dict(os.environ)
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
     life, _, leads = joins or (connection.allocation_life(os.environ), "", 0)
     doors = Doors(spec, secret, life, names, index)
@@ -79,7 +69,11 @@ def run_agent(
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
     search = LeaderSearch(spec, paths, doors, leader=leads, joins=joins is not None)
-    agent = Agent(spec, paths, node=index, host=names[index], search=search, environ=environ)
+    agent = Agent(
+        spec, paths, node=index, host=names[index], search=search, server=ForkServer(preload=PRELOAD, environ=environ)
+    )
+    if spec.hold:
+        agent.reruns = Reruns(spec, paths, agent.server, before, agent.tell, Agent)
     if index == 0:
         leader = Leader(spec, paths, host=names[0], node_names=names, revived=again is not None)
         return loop.run_until_complete(lead_and_obey(leader, agent.run(), doors)).exit_code
@@ -134,94 +128,3 @@ def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
         )
     except OSError as error:  # how the run ended is not known here
         print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
-
-
-def _raise_file_limit() -> None:
-    """Allow this process, which leads, as many open files as it may have: each agent's connection is one.
-
-    The fork server goes back to the limit that was (`ForkServer`): a program that expects 1,024 may use select(2).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
-    def read() -> tuple[RunSpec, str, dict[str, Any]]:
-        if not exists(paths.spec, paths.root):
-            raise ValueError(f"it holds no {paths.spec.name}")
-        secret = read_whole(paths.secret).decode().strip()
-        if not is_secret(secret):
-            raise ValueError(f"{paths.secret.name} holds no secret: resubmit the run")
-        return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
-
-    try:
-        return patiently(read, paths.root)
-    except (OSError, ValueError) as error:
-        raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
-
-
-async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> Ending:
-    """Run the leader beside the ``agent`` of its node; the leader ends last, and its end is returned."""
-    _raise_file_limit()
-    door, names = doors.of(doors.node), doors.names
-    serve = connection.server(door.key, door.ports, peers=len(names), local=doors.spec.batch == "local")
-    served = False
-
-    async def serving(hub: Hub) -> Callable[[], None]:
-        nonlocal served
-        served = True
-        return await serve(hub)
-
-    leading: asyncio.Task[Ending] = asyncio.ensure_future(leader.run(serving))
-    obeying = asyncio.ensure_future(agent)
-    await asyncio.wait({leading})
-    if leading.exception() is None and served:
-        await asyncio.wait({obeying}, timeout=_OWN_AGENT_S)
-    obeying.cancel()
-    await asyncio.gather(obeying, return_exceptions=True)
-    if (error := leading.exception()) is not None:
-        if not isinstance(error, LauncherError):
-            traceback.print_exception(error)
-        print(f"error: the leader failed: {error}", file=sys.stderr, flush=True)
-        code = error.exit_code if isinstance(error, LauncherError) else 1
-        return Ending("failed", str(error), code)
-    ending = leading.result()
-    print(f"{ending.state}: {ending.reason}", file=sys.stderr, flush=True)
-    if not served and len(names) > 1:
-        await Dismissal(len(names) - 1).run(serve)
-    return ending
-
-
-class Dismissal(Hub):
-    """Tells every other agent, and the keeper, to leave when there is nothing to lead: they would wait for a leader."""
-
-    def __init__(self, others: int) -> None:
-        self._others = others
-        self._agents: set[Link] = set()
-        self._all = asyncio.Event()
-
-    async def run(self, serve: connection.Serve) -> None:
-        """Answer until every agent was told to leave, at most two minutes."""
-        try:
-            stop = await serve(self)
-            try:
-                await asyncio.wait_for(self._all.wait(), _DISMISS_S)
-            finally:
-                stop()
-        except (asyncio.TimeoutError, ProtocolError):
-            pass
-
-    def received(self, link: Link, message: dict[str, Any]) -> None:
-        """See `Hub`."""
-        if message["type"] in (AgentHello.type, KeeperHello.type):
-            link.send(Shutdown())
-        if message["type"] == AgentHello.type:
-            self._agents.add(link)
-
-    def closed(self, link: Link, why: str) -> None:
-        """See `Hub`."""
-        self._others -= link in self._agents
-        if self._others <= 0:
-            self._all.set()

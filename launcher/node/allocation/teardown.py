@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import RunFailedError, SiteError
+from launcher.errors import SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, NotAnsweredError
 from launcher.node.allocation.early_exits import leader_words, srun_end, start_words, step_cancelled
+from launcher.node.allocation.end_run import end_run, tell
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
-from launcher.run import clock, event_lines, events
+from launcher.run import clock, event_lines
 from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.events import (
@@ -40,7 +41,7 @@ from launcher.run.events import (
 )
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
-from launcher.run.state import forget_passed, read_outcome, read_state, write_outcome
+from launcher.run.state import forget_passed, read_outcome, read_state
 from launcher.slurm.commands import clean_environment
 
 _PREEMPTED = ("preempted", "preempted_now")
@@ -162,6 +163,10 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
         last = allocation.last_act(_end_began(history), srun_killed=bool(given and given.let_go))
         if allocation.taken() or time.monotonic() > end:
             return _become(last)
+    if spec.hold:
+        from launcher.node.allocation.held_allocation import conclude_reruns
+
+        conclude_reruns(paths, "its hold has ended")
     outcome = patiently(lambda: load_object(paths.outcome, paths.root), paths.root) or {}
     return COMPLETED if outcome.get("state") == "completed" else JUDGED
 
@@ -227,12 +232,10 @@ def act(
         return isinstance(given, Requeued) and given.how != "continuation" and at_once
     fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
     more = {"said": decision.said} if decision.said else {}
-    _tell(
-        paths, attempt, "decision", evidence=decision.evidence, action=decision.action, reason=decision.reason, **more
-    )
+    tell(paths, attempt, "decision", evidence=decision.evidence, action=decision.action, reason=decision.reason, **more)
     if decision.action == "requeue":
         return _hand_back(paths, allocation, attempt, decision, exclude)
-    _end(paths, allocation, attempt, "cancelled" if decision.action == "cancel" else "failed", decision.reason)
+    end_run(paths, allocation, attempt, "cancelled" if decision.action == "cancel" else "failed", decision.reason)
     return False
 
 
@@ -244,21 +247,21 @@ def _hand_back(
     try:
         handed = allocation.hand_back(exclude=exclude, delay_s=decision.delay_s)
     except CancelledError:
-        _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
+        end_run(paths, allocation, attempt, "cancelled", "The job was cancelled.")
         return False
     except NotAnsweredError as error:  # it may have taken the run: this cannot be its end
         print(f"{decision.reason} SLURM does not answer: {error}", file=sys.stderr)
         return False
     except SiteError as error:
-        _end(paths, allocation, attempt, "failed", f"{decision.reason} SLURM refused: {error}")
+        end_run(paths, allocation, attempt, "failed", f"{decision.reason} SLURM refused: {error}")
         return False
     if exclude:
-        _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it died")
+        tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it died")
     if handed.given_up:
-        _tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
-    _tell(paths, attempt, "attempt_ended", why=decision.reason)
+        tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
+    tell(paths, attempt, "attempt_ended", why=decision.reason)
     took = round(clock.now() - began, 2)
-    _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=decision.delay_s)
+    tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=decision.delay_s)
     return handed.how != "continuation" and decision.delay_s == 0
 
 
@@ -286,7 +289,7 @@ def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[
         return
     if allocation.cancelled():
         allocation.cancel(str(last.job_id))
-        _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
+        end_run(paths, allocation, attempt, "cancelled", "The job was cancelled.")
 
 
 def _grace_end(spec: RunSpec, history: list[Event]) -> float | None:
@@ -303,18 +306,6 @@ def _end_began(history: list[Event]) -> float | None:
     began = [e.t - (e.seconds or 0.0) for e in history[attempt:] if isinstance(e, Requeued)]
     began += [e.t for e in history[attempt:] if isinstance(e, SignalReceived) and e.meaning == "preempted_now"]
     return min(began, default=None)
-
-
-def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reason: str) -> None:
-    allocation.forbid_requeue()
-    allocation.withdraw_early()
-    code = 9 if state == "cancelled" else RunFailedError.exit_code
-    _tell(paths, attempt, "attempt_ended", why=reason)
-    ended = {"state": state, "reason": reason, "exit_code": code, "step": None}
-    _tell(paths, attempt, "ended", **ended)
-    write_outcome(paths.outcome, {**ended, "t": clock.now(), "attempt": attempt, "metrics": {}, "cause": None})
-    forget_passed(paths)
-    print(reason, file=sys.stderr)
 
 
 def _meaning(allocation: Allocation, told: bool) -> str:
@@ -343,13 +334,6 @@ def _lives_without_attempt(history: list[Event], life: tuple[str | None, int]) -
     # Decisions of a leader have the row of its table.
     preempted = sum(isinstance(e, Decided) and e.evidence == "preempted" and e.row is None for e in since)
     return max(0, restart_count - led - preempted)
-
-
-def _tell(paths: RunPaths, attempt: int, type_: str, **values: Any) -> None:
-    try:
-        event_lines.append(paths.events, events.event(type_, attempt=attempt, **values))
-    except OSError as error:
-        print(f"events.jsonl cannot be written: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

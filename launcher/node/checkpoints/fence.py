@@ -120,6 +120,16 @@ def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
     return load_object(paths.attempts / str(attempt) / "claim.json", paths.root) or {}
 
 
+def newest_claimant(paths: RunPaths) -> dict[str, Any]:
+    """Return who leads the newest attempt, as far as its claim says; empty where none has begun. Raises OSError."""
+    newest = max(attempts(paths), default=None)
+    if newest is None:
+        return {}
+    if not (number := leaders(paths, newest)):
+        return claimant(paths, newest)
+    return load_object(paths.attempts / str(newest) / f"{_LEADER}{number}" / "claim.json", paths.root) or {}
+
+
 def leaders(paths: RunPaths, attempt: int) -> int:
     """Return how many leaders have taken a dead one's place in ``attempt``. Raises OSError when that is not known."""
     return max(_leaders(names(paths.attempts / str(attempt), paths.root)), default=0)

@@ -41,7 +41,9 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
     if request.get("cpus"):
         os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["cwd"])
+    before = os.environ.get("PYTHONPATH", "")
     os.environ.update({"PWD": request["cwd"], **environ})
+    _move_path(before, os.environ.get("PYTHONPATH", ""))
     if request.get(
         "script"
     ):  # gets TERM as it would under torchrun, and survives USR2; others leave signals to the agent
@@ -55,6 +57,16 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
         command = [sys.executable, "-u", "-c", _EXEC, ROOT, request["main"], request["cwd"]]
         os.execv(sys.executable, command)  # noqa: S606 (this Python, with words of its own)
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
+
+
+def _move_path(before: str, after: str) -> None:
+    """Do with ``sys.path`` what Python does with PYTHONPATH at its start, where a worker's is another than the fork server's."""
+    if before == after:
+        return
+    old, new = before.split(os.pathsep), [entry for entry in after.split(os.pathsep) if entry]
+    place = min((i for i, entry in enumerate(sys.path) if entry in old), default=0)
+    sys.path[:] = [entry for entry in sys.path if entry not in old]
+    sys.path[place:place] = new
 
 
 def _run(main: str, cwd: str, args: list[int]) -> int:

@@ -45,7 +45,11 @@ class ForkServer:
         self._mark = secrets.token_hex(8)
         self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         """Workers may have so many files open, though a leader may have more."""
-        self._environ = {**environ, MARK_VARIABLE: self._mark}
+        self.environ = dict(environ)
+        """Its own, and so the base of every worker's."""
+        self._python = sys.executable
+        self.variables: dict[str, str] = {}
+        """Of what it forks from now on, beyond those that it was started with."""
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._ready: asyncio.Future[dict[str, Any]]
@@ -73,8 +77,8 @@ class ForkServer:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, GUARDED)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _START, ROOT, *map(str, numbers), *self._preload],
-                env=self._environ,
+                [self._python, "-u", "-c", _START, ROOT, *map(str, numbers), *self._preload],
+                env={**self.environ, MARK_VARIABLE: self._mark},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a terminal's ^C and ^Z are the agent's business too
@@ -86,6 +90,13 @@ class ForkServer:
         self._ready = self._asked["ready"] = loop.create_future()
         self._sock = mine
         loop.add_reader(mine, self._readable, mine)
+
+    async def start_anew(self, environ: Mapping[str, str], python: str) -> None:
+        """End it and what it has forked, and start it by the interpreter ``python`` with another environment."""
+        await self.stop()
+        self.environ, self._python, self.variables = dict(environ), python, {}
+        self.stopping = False
+        self.start()
 
     async def ready(self) -> dict[str, Any]:
         """Wait until it has imported; raises ForkServerError when it cannot (the text is Python's traceback).
@@ -115,6 +126,7 @@ class ForkServer:
         """
         await self.ready()
         self._on_exit[key] = on_exit
+        how["env"] = {**self.variables, **how.get("env", {})}
         answer = await self._ask(key, {"op": "fork", "key": key, "round": round_, "main": main, **how}, fds)
         return int(answer["pid"])
 

@@ -95,6 +95,8 @@ def _end_attempt(board: Board, why: str) -> None:
 
 
 def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
+    if board.spec.hold and evidence.kind is Kind.DONE:
+        return f"{evidence.text[:1].upper()}{evidence.text[1:]}."
     if decision.action is Action.COMPLETE:
         step = board.round.step if board.round is not None else 0
         return f"All {step} steps are done." if step else "The work is done."

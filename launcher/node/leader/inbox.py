@@ -10,10 +10,12 @@ from launcher.node.leader import replacements, revivals
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import CHECKS_ROUND
+from launcher.node.leader.hold import Hold
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.rounds import Rank, Round
 from launcher.node.policy.first_failure import Failure, cause_of, is_victim
 from launcher.node.wire import messages as wire
+from launcher.node.wire.hold_messages import JoinedRerun, LeftRerun, RerunRefused, StartRerun, StopRerun
 from launcher.run import clock, messages
 from launcher.run.message_lines import MessageReader
 from launcher.run.xids import BROKEN
@@ -25,8 +27,9 @@ _MOST_LOSSES = 2
 class Inbox(wire.Hub):
     """Dispatches messages by their class; one that names an older round is dropped."""
 
-    def __init__(self, board: Board, signal: Callable[[str, Node], None]) -> None:
+    def __init__(self, board: Board, signal: Callable[[str, Node], None], hold: Hold | None = None) -> None:
         self.board = board
+        self._hold = hold
         self._signal = signal
         self._from_agents = MessageReader(wire.FromAgent, _note)
         self._from_workers = MessageReader(messages.FromWorker, _note)
@@ -47,6 +50,11 @@ class Inbox(wire.Hub):
             revivals.keeper_joined(self.board, link, said)
         elif isinstance(said, wire.NotRevived):
             revivals.failed(self.board, said)
+        elif isinstance(said, StartRerun | StopRerun):
+            if self._hold is not None:
+                self._hold.asked(link, said)
+            else:
+                link.send(RerunRefused(run=said.run, why=f"{self.board.spec.id} is no hold"))
         elif node is not None and said is not None:
             self._hear(node, said)
         self.board.wake()
@@ -56,6 +64,8 @@ class Inbox(wire.Hub):
         node = self.board.nodes.of(link)
         if node is not None:
             self.lose(node, why)
+        elif self._hold is not None:
+            self._hold.closed(link)
         if self.board.keeper is not None and link is self.board.keeper.link:
             revivals.keeper_left(self.board)
         self.board.wake()
@@ -146,6 +156,8 @@ class Inbox(wire.Hub):
                 node.checks = said
                 if node.job is not None:
                     replacements.checked(board, node, said)
+            case JoinedRerun() | LeftRerun() if self._hold is not None:
+                self._hold.heard(node, said)
             case wire.Leaving() if board.phase == "ended" or node.leaves:
                 board.nodes.drop(node)
 

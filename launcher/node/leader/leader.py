@@ -17,13 +17,14 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
-from launcher.node.allocation.allocation import Allocation
+from launcher.node.allocation.allocation import Allocation, window_s
 from launcher.node.checkpoints import fence
 from launcher.node.leader import past, replacements
 from launcher.node.leader.board import OVER, Board, Timing, caused
 from launcher.node.leader.finish import Ending, give_back, leave
 from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.gather_nodes import await_nodes, preflight
+from launcher.node.leader.hold import Hold, end_of_hold
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.lost_folder import as_gone
@@ -80,12 +81,22 @@ class Leader:
     _allocation: Allocation = field(init=False)
     _board: Board = field(init=False)
     _signals: Signals = field(init=False)
+    _hold: Hold | None = None
+    """The reruns of a run that only keeps its allocation."""
     _first_round: int = 0
+    _wanted: tuple[Kind, str] | None = None
+    """The stop that was asked for before this leader had begun."""
     _checked: bool = False
     """The nodes have been checked in this attempt, for a leader that died."""
 
     def __post_init__(self, allocation: Allocation | None) -> None:
         self._allocation = allocation or _allocation_of(self.spec, self.paths)
+
+    def stop(self, kind: Kind, text: str) -> None:
+        """Stop the run for a reason that no signal announces: a hold stops its rerun."""
+        self._wanted = kind, text
+        if hasattr(self, "_board"):
+            self._board.stop_wanted(kind, text, window_s(kind.value, self.spec))
 
     # --- the path of an attempt ---
 
@@ -98,7 +109,8 @@ class Leader:
         if ended is not None:
             return ended
         board = self._board = await self._begin()
-        inbox = Inbox(board, lambda name, node: self._signals.heard(name, node))
+        self._hold = Hold(board) if self.spec.hold else None
+        inbox = Inbox(board, lambda name, node: self._signals.heard(name, node), self._hold)
         self._signals = Signals(board, inbox)
         try:
             stop_listening = await serve(inbox)
@@ -171,6 +183,8 @@ class Leader:
         if requested:
             forget_request(paths)
             board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
+        if self._wanted is not None:
+            board.stop_wanted(*self._wanted, 0.0)
         return board
 
     def _succeed(self, board: Board, told: list[Event], left: Mapping[str, Any]) -> None:
@@ -216,12 +230,16 @@ class Leader:
         number = self._first_round
         while True:
             if evidence is None:
-                evidence = await as_gone(board, await drive_round(board, number))
+                if self._hold is not None:
+                    evidence = await self._hold.keep()
+                else:
+                    evidence = await as_gone(board, await drive_round(board, number))
                 replacements.have_left(board)
                 await await_revived(board, evidence)
                 number += 1
             if evidence.kind is Kind.UNKNOWN_SIGNAL:
                 evidence = await self._signals.ask_why_again(evidence)
+            evidence = end_of_hold(evidence) if self._hold is not None else evidence
             decision = await self._decide(evidence)
             if decision.action is not Action.NEW_ROUND:
                 break
@@ -292,6 +310,7 @@ class Leader:
             attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
             hours_left=hours < spec.restart.max_total_hours,
             cancelled=board.cancelled,
+            attended=spec.held_by is not None and spec.restart.max_restarts == 0,
             shrunk=round_ is not None and len(round_.nodes) < spec.nodes,
             trained=budgets.rounds > 0,
             finished=round_ is not None

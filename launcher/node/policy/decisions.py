@@ -115,6 +115,8 @@ class Situation:
     """Somebody cancelled the job, whatever else happened."""
     trained: bool = False
     """Workers have run before, in this attempt or an earlier one: there is something to go on with."""
+    attended: bool = False
+    """Somebody waits for the run, a rerun, and wants to be told of what fails."""
     shrunk: bool = False
     """The round had fewer nodes than the job wants."""
     finished: bool = False
@@ -190,6 +192,7 @@ TABLE: tuple[Row, ...] = (
     Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
     Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "too many attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
+    Row((*_WORKER, *_NODE), lambda e, s: s.attended and not s.restarts_left, A.FAIL, "a rerun is not started again by itself"),
     Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts is used up and training got no further"),
     Row(RESTARTED, lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
     Row(RESTARTED, lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"

@@ -238,7 +238,7 @@ class NotRevived(FromAgent, type="not_revived"):
 
 
 class ToAgent(Record, family=True):
-    """The leader's message to an agent, or to the keeper."""
+    """The leader's message to an agent, to the keeper, or to a command."""
 
 
 class Welcome(ToAgent, type="welcome"):

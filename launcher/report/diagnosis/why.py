@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
 from typing import Any
 
@@ -227,4 +228,7 @@ def _safe(h: History, s: RunSummary) -> str:
 def _next(explained: Explanation, s: RunSummary) -> str:
     if s.active or not explained.next:
         return "" if s.active else explained.next
-    return explained.next.replace("{run}", s.run.rsplit("-", 1)[-1])
+    then = explained.next
+    if s.hold not in (None, s.run):
+        then = re.sub(r"launcher resubmit \{run\}(?: --code)?$", "launcher rerun {run}", then)
+    return then.replace("{run}", s.run.rsplit("-", 1)[-1])

@@ -47,7 +47,8 @@ class RunSummary:
     round: int | None = None
     """The newest round of that attempt, from 0."""
     phase: str = ""
-    """Of a running one: waiting (for nodes), preflight, starting, training, evaluating, stopping or suspended (by SLURM)."""
+    """Of a running one: waiting (for nodes), preflight, starting, training, evaluating, stopping, holding (of a hold) or suspended (by
+    SLURM)."""
     step: int | None = None
     """Optimizer steps done."""
     total_steps: int | None = None
@@ -109,6 +110,10 @@ class RunSummary:
     """Running by all that is known, but the leader has not written for a minute."""
     sweep: str | None = None
     """The sweep it is a point of."""
+    hold: str | None = None
+    """Of a rerun: the hold in whose allocation it trains. Of a hold: itself."""
+    rerun: str | None = None
+    """Of a hold: the run that trains in it now."""
     overrides: list[str] = field(default_factory=list)
     """What that point sets: ["params.lr=0.1"]."""
     exit_code: int | None = None
@@ -128,6 +133,9 @@ class RunSummary:
             "waiting": "waiting for its nodes",
             "preflight": "checking its nodes",
             "ended": "ending",
+            "holding": f"held; {self.rerun} runs in it"
+            if self.rerun
+            else f"held; launcher rerun {self.run} runs code in it",
             "": "running",
         }.get(self.phase, self.phase)
 
@@ -183,6 +191,7 @@ def _identity(h: History) -> dict[str, Any]:
         job_id = started.job_id
     backend = submitted.backend if submitted is not None else None
     sweep = as_dict(h.submission.get("sweep"))
+    latest = h.last(ev.RerunStarted, ev.RerunEnded)
     return {
         "run": h.paths.id,
         "name": as_text(h.spec.get("name"), _name_of(h.paths.id)),
@@ -190,6 +199,8 @@ def _identity(h: History) -> dict[str, Any]:
         "backend": as_text(backend or h.spec.get("batch") or h.submission.get("backend"), "slurm"),
         "job_id": job_id or None,
         "sweep": as_text(sweep.get("id")) or None,
+        "hold": as_text(h.spec.get("held_by")) or (h.paths.id if h.spec.get("hold") else None),
+        "rerun": latest.run if isinstance(latest, ev.RerunStarted) else None,
         "overrides": [str(o) for o in as_list(sweep.get("overrides"))],
     }
 

@@ -14,6 +14,8 @@ from launcher.report.text.words import lost_steps, meaning
 from launcher.run.units import short_list
 
 _MOST_TROUBLES = 3
+_OF_TRAINING = ("goodput", "advice")
+"""Rows that say nothing of a hold, which trains nothing."""
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
 
@@ -31,7 +33,9 @@ def headline(s: RunSummary) -> str:
         parts[-1] += " (suspended)"
     if s.silent:
         parts[-1] += "?"
-    if s.job_id and s.backend == "slurm":
+    if s.hold not in (None, s.run):
+        parts.append(f"in {s.hold}")
+    elif s.job_id and s.backend == "slurm":
         parts.append(f"job {s.job_id}")
     elif s.backend == "local":
         parts.append("on this machine")
@@ -58,7 +62,7 @@ def labelled(s: RunSummary, now: float, *, wrong: list[Trouble], why: str = "", 
         "ranks": _ranks(s),
         "limit": _limit(s),
         "took": _took(s, now),
-        **more,
+        **{label: text for label, text in more.items() if s.hold != s.run or label not in _OF_TRAINING},
         "files": shortened(s.file_faults),
     }
     return {label: value for label, value in rows.items() if value}

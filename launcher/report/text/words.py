@@ -239,6 +239,8 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.QueuedEarly: lambda e: f"queued job {e.job_id or '?'} for the next attempt, held until the time limit",
     ev.ReplacementAsked: lambda e: f"submitted job {e.job_id or '?'} for a node that is missing",
     ev.ReplacementRefused: lambda e: f"no job for a node that is missing: {e.why or 'reason unknown'}",
+    ev.RerunStarted: lambda e: f"{e.run or '?'} began on {short_list(e.hosts or [], 4)}",
+    ev.RerunEnded: lambda e: f"{e.run or '?'} {e.state or 'ended'}" + (f": {e.reason}" if e.reason else ""),
     ev.RevivalFailed: lambda e: f"the agent on {e.host or '?'} could not be started again: {e.why or ''}",
     ev.Hang: _hang,
     ev.NotFinite: _not_finite,

@@ -45,11 +45,12 @@ def gather_facts(
     run_id: str | None = None,
     after: Sequence[Predecessor] = (),
     for_reading: bool = False,
+    slurm: SlurmFacts | None = None,
 ) -> Facts:
     """Gather what planning ``loaded`` needs. ``code`` replaces reading the code directory (a resubmission's copy).
 
-    ``for_reading``: the plan is only printed, also that of a job in doubt, of which nothing is run. Raises TrustError for such
-    a job otherwise, and ConfigError when the code directory or ``runs_dir`` cannot be used.
+    ``slurm``: what is known of it. ``for_reading``: the plan is only printed, also of a job in doubt, of which nothing is run.
+    Raises TrustError for such a job otherwise, and ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
     if not for_reading:
         refuse(loaded.doubt)
@@ -63,7 +64,7 @@ def gather_facts(
         with loaded.placing():
             image = str((loaded.base_dir / _expanded("environment.container", image)).absolute())
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
-        asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
+        asked = pool.submit(lambda: slurm or _slurm_facts(env, job, backend))
         reading = pool.submit(lambda: code or code_facts(loaded, runs_dir))
         python = interpreter.find_interpreter(
             job.environment.python, job.environment.container, env, run_named=not loaded.doubt
@@ -73,7 +74,7 @@ def gather_facts(
         doubt = loaded.doubt or ("" if loaded.trusted else code.doubt)
         if not for_reading:
             refuse(doubt)
-        slurm = asked.result() if asked else SlurmFacts()
+        slurm = asked.result()
     return Facts(
         backend=backend,
         run_id=run_id or index.new_id(loaded.name),
@@ -192,6 +193,10 @@ def _count_gpus() -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def _slurm_facts(environ: Mapping[str, str], job: Job, backend: BackendName) -> SlurmFacts:
+    return SlurmFacts() if backend == "local" else slurm_facts(environ, job.slurm.partition, job.slurm.qos)
 
 
 def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | None) -> SlurmFacts:

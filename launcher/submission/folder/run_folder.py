@@ -50,10 +50,15 @@ def write_shared(
     _remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
     snapshot.copy_launcher(paths.lib)
     if argv is not None:
-        about = snapshot.environment(plan.code, plan.interpreter, argv, os.environ)
-        write_atomic(paths.environment, json.dumps(about, indent=1) + "\n")
+        write_about(root, plan, argv)
     for name, text in scripts.items():
         write_atomic(root / name, text, mode=script_mode)
+
+
+def write_about(root: Path, plan: SubmissionPlan, argv: Sequence[str]) -> None:
+    """Write environment.json: what the run is made from. Raises OSError."""
+    about = snapshot.environment(plan.code, plan.interpreter, argv, os.environ)
+    write_atomic(RunPaths(root).environment, json.dumps(about, indent=1) + "\n")
 
 
 def write_own(

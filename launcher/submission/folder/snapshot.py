@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,9 +49,18 @@ def check_size(code: CodeFacts, max_mb: int) -> None:
     )
 
 
-def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: bool = True, mode: int = 0o700) -> None:
+def copy_code(
+    code: CodeFacts,
+    target: Path,
+    link: Sequence[str],
+    *,
+    snapshot: bool = True,
+    mode: int = 0o700,
+    like: Path | None = None,
+) -> None:
     """Make ``target`` the run's code: a copy with ``link`` linked, or one link to the original.
 
+    Files that are the same in ``like``, another run's copy, are hard links to those there, and read-only: two runs share them.
     Raises SnapshotError when a file cannot be copied.
     """
     root = Path(code.root)
@@ -60,8 +70,9 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
             return
         make_folder.make(target, mode)
         stamps = {name: _stamp(root / name) for name, _ in code.files}  # taken first: an edit meanwhile is seen later
+        shared = None if like is None or like.is_symlink() else like.resolve()
         for name in stamps:
-            _copy(root, root / name, target / name, target)
+            _copy(root, root / name, target / name, target, shared and shared / name)
         for name, outside in code.outside:
             _link(Path(outside), target / name)
         for name in link:
@@ -73,13 +84,28 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
         raise SnapshotError(f"{error.filename or target}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _copy(root: Path, source: Path, target: Path, top: Path) -> None:
+def _copy(root: Path, source: Path, target: Path, top: Path, like: Path | None = None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink() and (resolved := source.resolve()).is_relative_to(root):
         target.symlink_to(os.path.relpath(top / resolved.relative_to(root), target.parent))
         return
     with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-        _copy_file(source, target)  # a link to a file outside becomes that file
+        if like is None or not _link_same(source, like, target):
+            _copy_file(source, target)  # a link to a file outside becomes that file
+
+
+def _link_same(source: Path, like: Path, target: Path) -> bool:
+    """Make ``target`` a hard link to ``like`` where that holds what ``source`` does; return whether it is one."""
+    try:
+        if like.resolve() != like or not filecmp.cmp(source, like, shallow=False):
+            return False
+        mode = os.stat(source).st_mode & ~OTHERS_WRITE & ~stat.S_IWUSR & 0o7777
+        if os.stat(like).st_mode & 0o7777 != mode:
+            os.chmod(like, mode)
+        os.link(like, target)
+    except OSError:  # it has no such file, or is on another file system, or too many links
+        return False
+    return True
 
 
 def _copy_file(source: str | Path, target: str | Path) -> str | Path:
@@ -141,6 +167,33 @@ def copy_launcher(target: Path) -> None:
             os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE)
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
+
+
+def link_launcher(like: Path, target: Path) -> None:
+    """Make ``target`` another run's copy of this package, file by file. Raises SnapshotError where this package is another by now."""
+    source, copy = Path(launcher.__file__).parent, like / "launcher"
+    for folder, _, names in os.walk(source):
+        inside = Path(folder).relative_to(source)
+        for name in names:
+            if not name.endswith(".pyc") and not _is_same(Path(folder, name), copy / inside / name):
+                raise SnapshotError(
+                    f"the launcher was updated since {like.parent.name} began: launcher hold takes a new allocation"
+                )
+    try:
+        shutil.copytree(copy, target / "launcher", ignore=shutil.ignore_patterns("__pycache__"), copy_function=os.link)
+        target.chmod(like.stat().st_mode & 0o777)
+    except (OSError, shutil.Error):
+        shutil.rmtree(target, ignore_errors=True)
+        copy_launcher(target)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        first, second = one.stat(), other.stat()
+        same_times = (first.st_size, first.st_mtime_ns) == (second.st_size, second.st_mtime_ns)
+        return same_times or filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
 
 
 def _packages(interpreter: Interpreter) -> dict[str, str]:

@@ -23,15 +23,15 @@ SECTIONS = ("", "resources", "distributed")
 """Sections of the job (its top level is "") whose keys are fields of `RunSpec`."""
 DERIVED = {
     "resources.nodes": "least_nodes", "task": "work", "function": "work", "script": "work", "args": "work", "params": "work",
-    "environment.variables": "variables", "environment.pass_": "pass_names", "environment.python": "python",
+    "environment.variables": "variables", "environment.pass_": "pass_names", "environment.python": "python", "environment.setup": "setup",
     "environment.container": "container", "notify.urls": "notify", "notify.on": "notify",
     "trackers.tensorboard": "trackers", "trackers.mlflow": "trackers", "trackers.wandb": "trackers",
 }  # fmt: skip
 """Keys of the job that reach the nodes in another form: the field of `RunSpec` that holds each."""
 OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load", "attempt_base",
-       "stop_after_steps", "kill_at")  # fmt: skip
+       "stop_after_steps", "kill_at", "hold", "held_by")  # fmt: skip
 """Fields of `RunSpec` that no key of the job sets."""
-COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.setup", "environment.container_args")
+COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.container_args")
 """Keys and sections that the nodes do not need."""
 
 
@@ -58,6 +58,7 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "pass_names": list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
         "code_dir": f"{run_dir}/code",
         "python": facts.interpreter.path,
+        "setup": list(job.environment.setup),
         "checkpoint": CheckpointSpec(**_same(CheckpointSpec, job.checkpoint)),
         "restart": RestartSpec(**_same(RestartSpec, job.restart)),
         "site": facts.slurm.site,

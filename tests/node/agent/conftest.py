@@ -118,6 +118,7 @@ from launcher.node.agent import agent as module, store, workers
 from launcher.node.agent.environment import base_environment
 from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.membership import Doors
+from launcher.node.forkserver.client import ForkServer
 
 paths = RunPaths(Path(sys.argv[1]))
 spec = RunSpec.read(paths.spec)
@@ -132,7 +133,8 @@ async def work():
     environ = base_environment(os.environ, spec, {})
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [spec.code_dir, environ.get("PYTHONPATH")]))
     doors = Doors(spec, paths.secret.read_text(), "test.0", ["first", "host1", "host2"], node)
-    agent = module.Agent(spec, paths, node=node, host=f"host{node}", search=LeaderSearch(spec, paths, doors), environ=environ)
+    server = ForkServer(preload=module.PRELOAD, environ=environ)
+    agent = module.Agent(spec, paths, node=node, host=f"host{node}", search=LeaderSearch(spec, paths, doors), server=server)
     return await agent.run()
 
 loop = asyncio.new_event_loop()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from launcher.errors import ProtocolError, RunDirError
-from launcher.node.agent import description, entry, logs, memory, preflight
+from launcher.node.agent import description, logs, memory, preflight
 from launcher.node.agent.environment import base_environment, cpu_shares
 from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.membership import Doors, node_index, node_names
+from launcher.node.agent.read_run import read_run
 from launcher.node.forkserver import proctable
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
@@ -262,4 +263,4 @@ def test_a_run_without_a_secret_does_not_start(tmp_path: Path, text: str) -> Non
     paths.secret.write_text(text)
 
     with pytest.raises(RunDirError, match="secret holds no secret: resubmit the run"):
-        entry._read(paths)
+        read_run(paths)

@@ -15,7 +15,7 @@ import pytest
 from real_agents import FUNCTION, WAIT_S, left, make_run, start, until
 
 from launcher.node.agent.agent import PRELOAD
-from launcher.node.agent.entry import Dismissal
+from launcher.node.agent.leading import Dismissal
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello

@@ -46,6 +46,9 @@ CASES = [
     (K.PREEMPTED, {}, but(cancelled=True), A.CANCEL),
     (K.WORKER_FAILED, {}, but(cancelled=True), A.CANCEL),
     (K.NODE_LOST, {}, but(cancelled=True), A.CANCEL),
+    # a rerun is told of at once, unless it was given restarts
+    (K.WORKER_FAILED, {}, but(attended=True, restarts_left=False), A.FAIL),
+    (K.WORKER_FAILED, {}, but(attended=True), A.NEW_ROUND),
     # SLURM does not say why: never requeue
     (K.UNKNOWN_SIGNAL, {}, FINE, A.FAIL),
     # cannot start, gave up

@@ -1,0 +1,35 @@
+"""Take an allocation and keep it: `launcher rerun` runs your code there at once, again and again."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from launcher.cli._options import JobCommand, backend_option, load_job_words
+
+if TYPE_CHECKING:
+    from launcher.submission.facts.facts import BackendName
+
+
+@click.command(cls=JobCommand)
+@backend_option
+def command(words: tuple[str, ...], backend: BackendName) -> None:
+    """Take an allocation with the resources of JOB, and keep it with torch imported on every node.
+
+    Nothing of JOB runs yet: `launcher rerun HOLD` runs it there. Inside an allocation of yours (salloc) that one is kept.
+    The hold ends with `launcher cancel HOLD`, at its time limit, and when nothing ran in it for 30 min
+    (restart.idle_timeout_min).
+    """
+    from launcher.cli._submitting import below_here, print_warnings
+    from launcher.submission.reruns.submit_hold import submit_hold
+
+    one = submit_hold(load_job_words(words), backend, sys.argv)
+    made, run = one.plan, one.plan.spec.id
+    where = f"SLURM job {one.job_id}" if made.backend == "slurm" else "on this machine"
+    click.echo(f"{run} submitted: {where}")
+    print_warnings(made.warnings)
+    click.echo(
+        f"  run code launcher rerun {run}\n  end      launcher cancel {run}\n  folder   {below_here(made.run_dir)}"
+    )

@@ -1,0 +1,147 @@
+"""Run today's code in an allocation that is held."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli._options import JobCommand, complete_run, job_or_own
+from launcher.errors import RunFailedError, StateError
+
+if TYPE_CHECKING:
+    from launcher.run.paths import RunPaths
+    from launcher.submission.hold_link import HoldLink
+    from launcher.submission.submit import Submitted
+
+_LOOK_S = 0.1
+_WORD_S = 3.0
+"""A hold that is ready has answered long before; a command that waits longer says for what."""
+
+
+@click.command(cls=JobCommand, job="[JOB]")
+@click.argument("run", shell_complete=complete_run)
+@click.option("--detach", "-d", is_flag=True, help="Return when it has begun; it runs on.")
+def command(run: str, words: tuple[str, ...], detach: bool) -> None:
+    """Run today's code in the allocation of RUN, a hold or an earlier rerun, as a run of its own.
+
+    JOB defaults to the job of RUN. It may use fewer nodes than the hold has. While the hold is in the queue, this waits.
+
+    The first Ctrl-C saves and stops the rerun, the second stops it without saving; the hold stays. What fails is not
+    started again, unless restart.max_restarts=N is given here.
+    """
+    from launcher.cli._output import handling
+    from launcher.submission.hold_link import hold_link
+    from launcher.submission.reruns.submit_rerun import hold_of, make_rerun
+    from launcher.submission.sweeps.points import single
+
+    named = single(run)
+    hold = hold_of(named)
+    loaded = job_or_own(named, words)
+    _await_hold(hold)
+    with hold_link(hold) as link:
+        following = _Following(make_rerun(loaded, hold, sys.argv), hold, link)
+        with handling({signal.SIGINT: following.interrupt, signal.SIGTERM: following.interrupt}):
+            following.start()
+            if not detach:
+                following.follow()
+
+
+def _await_hold(hold: RunPaths) -> None:
+    """Wait until the leader of a hold has begun. Raises StateError when it has ended."""
+    from launcher.node.checkpoints.fence import newest_claimant
+    from launcher.run.state import read_outcome
+    from launcher.submission.liveness import locate
+
+    where, told = locate(hold), ""
+    while True:
+        if (outcome := read_outcome(hold.outcome)) is not None or not where.alive():
+            why = f": {outcome.get('reason')}" if outcome else ""
+            raise StateError(f"{hold.id} has ended{why}\n  again    launcher hold JOB")
+        with contextlib.suppress(OSError):
+            if newest_claimant(hold):
+                return
+        if (state := where.slurm_state() if where.backend == "slurm" else "starting") != told:
+            click.echo(
+                f"waiting for {hold.id}: {f'SLURM job {where.job_id} is {state.lower()}' if where.job_id else state}"
+            )
+            told = state
+        time.sleep(0.2)
+
+
+class _Following:
+    """Starts one rerun, and follows it: what its leader writes, and what the hold's leader says."""
+
+    def __init__(self, one: Submitted, hold: RunPaths, link: HoldLink) -> None:
+        self._paths = one.paths
+        self._spec = one.plan.spec
+        self._hold = hold
+        self._link = link
+        self._interrupts = self._handled = 0
+
+    def interrupt(self, *_: object) -> None:
+        """Note a Ctrl-C: `_receive` acts on it."""
+        self._interrupts += 1
+
+    def start(self) -> None:
+        """Start it and wait until it has begun. Raises StateError where the hold refuses; then nothing is left of it."""
+        from launcher.cli._submitting import below_here
+        from launcher.node.wire.hold_messages import RerunAccepted, RerunRefused, StartRerun
+
+        run, spec, began, told = self._paths.id, self._spec, time.monotonic(), False
+        self._link.send(StartRerun(run=run, nodes=spec.needed_nodes, most_nodes=spec.all_nodes))
+        while not isinstance(said := self._receive(), RerunAccepted):
+            if isinstance(said, RerunRefused):
+                from launcher.run import index
+
+                index.unregister(run)
+                shutil.rmtree(self._paths.root, ignore_errors=True)
+                raise StateError(said.why)
+            if said is not None:
+                self._end(said)
+            if not told and time.monotonic() - began > _WORD_S:
+                click.echo(f"waiting for the nodes of {self._hold.id}")
+                told = True
+        click.echo(f"{run} runs in {self._hold.id}; logs: {below_here(str(self._paths.root))}/logs")
+        for key in said.restarted:
+            click.echo(f"  note     torch is imported again, since {key} has changed")
+
+    def follow(self) -> None:
+        """Print its events until it ends. Raises RunFailedError or RunCancelledError, which have the exit codes."""
+        from launcher.cli._follow_run import Follower
+
+        follower = Follower(self._paths)
+        try:
+            while (said := self._receive()) is None:
+                follower.look()
+            follower.look()
+        finally:
+            follower.close()
+        self._end(said)
+
+    def _receive(self) -> Any:
+        from launcher.node.wire.hold_messages import StopRerun
+
+        while self._handled < self._interrupts:
+            self._handled += 1
+            save = self._handled == 1
+            text = "saving and stopping; Ctrl-C again stops without saving" if save else "stopping"
+            click.echo(f"\n{text}", err=True)
+            self._link.send(StopRerun(run=self._paths.id, save=save))
+        return self._link.receive(_LOOK_S)
+
+    def _end(self, said: Any) -> None:
+        from launcher.cli._follow_run import report_end
+        from launcher.cli.why import print_why
+        from launcher.run.state import read_outcome
+
+        outcome = read_outcome(self._paths.outcome) or {"state": said.state, "reason": said.reason}
+        if said.state == "failed":
+            print_why(str(self._paths.root))
+            raise RunFailedError(f"{self._paths.id} failed; {self._hold.id} stays\n  run      {self._paths.root}")
+        report_end(self._paths, outcome)

@@ -1,0 +1,247 @@
+"""The reruns of a hold on one node: runs that train, one at a time, with the fork server that has torch imported.
+
+A rerun has an agent here, and on its first node a leader, of its own: they are what runs in any other allocation. They share this
+process with the agent of the hold, which hears the signals for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from launcher.errors import LauncherError, RunDirError
+from launcher.node.agent.description import gloo_interface
+from launcher.node.agent.environment import DETERMINISTIC, base_environment
+from launcher.node.agent.leader_search import LeaderSearch
+from launcher.node.agent.leading import lead_and_obey
+from launcher.node.agent.membership import Doors
+from launcher.node.agent.read_run import read_run
+from launcher.node.agent.store import Tell
+from launcher.node.forkserver.client import ForkServer
+from launcher.node.leader.leader import Leader
+from launcher.node.policy.decisions import Kind
+from launcher.node.wire import connection
+from launcher.node.wire import messages as wire
+from launcher.node.wire.hold_messages import EndRerun, ForwardStop, JoinedRerun, JoinRerun, LeftRerun
+from launcher.run.own_folder import require_only_own_writers, require_own
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+
+_SETUP_S = 300.0
+_OF_THE_RUN = ("LAUNCHER_RUN_DIR", "PYTHONPATH", "PWD", "SHLVL", "_")
+"""Variables that always differ between two runs, or say nothing: torch is not imported again for them."""
+_KEYS = {
+    "PYTHONHASHSEED": "seed",
+    "OMP_NUM_THREADS": "resources.cpus_per_task",
+    "GLOO_SOCKET_IFNAME": "distributed.interface",
+    "NCCL_SOCKET_IFNAME": "distributed.interface",
+    **dict.fromkeys(DETERMINISTIC, "deterministic"),
+}
+"""The keys of the job by which variables are set, where `base_environment` sets them."""
+
+
+class RerunAgent(Protocol):
+    """The agent of a rerun (`launcher.node.agent.agent.Agent`)."""
+
+    async def run(self) -> int:
+        """Join the leader, and do what it says."""
+
+    def signalled(self, name: str) -> None:
+        """Take a signal of this process."""
+
+
+class Reruns:
+    """The reruns on this node, one at a time."""
+
+    def __init__(
+        self,
+        hold: RunSpec,
+        paths: RunPaths,
+        server: ForkServer,
+        environ: Mapping[str, str],
+        tell: Tell,
+        make_agent: Callable[..., RerunAgent],
+    ) -> None:
+        """``server``: the hold's. ``environ``: of this process, before the hold's own variables were set. ``tell``: tells its leader."""
+        self._hold = hold
+        self._paths = paths
+        self._server = server
+        self._tell = tell
+        self._make_agent = make_agent
+        self._environ = dict(environ)
+        self._started_for = hold
+        """The run with whose environment the fork server was started."""
+        self._base = dict(server.environ)
+        self._task: asyncio.Future[None] | None = None
+        self._of_rerun: RerunAgent | None = None
+        self._leader: Leader | None = None
+
+    # --- what the hold's leader says ---
+
+    def obey(self, order: wire.ToAgent) -> None:
+        """Do what it says."""
+        match order:
+            case JoinRerun():
+                self._task = asyncio.ensure_future(self._join(order, self._task))
+            case ForwardStop() if self._leader is not None and self._leader.paths.id == order.run:
+                kind = Kind.USER_STOP if order.save else Kind.CANCELLED
+                self._leader.stop(kind, "the user ran `launcher cancel`")
+            case EndRerun() if self._task is not None:
+                self._task.cancel()
+
+    def signalled(self, name: str) -> None:
+        """Hand on a signal of this process."""
+        if self._of_rerun is not None:
+            self._of_rerun.signalled(name)
+
+    async def end(self) -> None:
+        """End what is left of a rerun."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    # --- one rerun ---
+
+    async def _join(self, order: JoinRerun, before: asyncio.Future[None] | None) -> None:
+        """Take part in a rerun to its end here, and tell the hold's leader how that was."""
+        if before is not None:
+            await asyncio.gather(before, return_exceptions=True)
+        end = LeftRerun(run=order.run, problem="it was ended by its hold")
+        try:
+            end = await self._take_part(order)
+        except LauncherError as error:
+            end = LeftRerun(run=order.run, problem=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            end = LeftRerun(run=order.run, problem=f"{type(error).__name__}: {error}")
+        finally:
+            self._of_rerun = self._leader = None
+            self._tell(end)
+
+    async def _take_part(self, order: JoinRerun) -> LeftRerun:
+        paths = RunPaths(self._paths.root.parent / order.run)
+        spec, secret, passed = await asyncio.to_thread(self._read, paths)
+        with _variables({**spec.variables, **passed}):  # its leader's trackers and notifications read theirs here
+            restarted = await self._fit_server(spec, passed)
+            self._tell(JoinedRerun(run=order.run, restarted=restarted))
+            doors = Doors(spec, secret, connection.allocation_life(os.environ), order.hosts, order.node)
+            search = LeaderSearch(spec, paths, doors, environ={})  # it asks SLURM nothing: it never leads by itself
+            host = order.hosts[order.node]
+            agent = self._make_agent(
+                spec, paths, node=order.node, host=host, search=search, server=self._server, borrowed=True
+            )
+            self._of_rerun = agent
+            if order.node > 0:
+                await agent.run()
+                return LeftRerun(run=order.run)
+            from launcher.node.allocation.held_allocation import allocation_of_rerun
+
+            self._leader = Leader(spec, paths, host, order.hosts, allocation_of_rerun(spec, paths))
+            end = await lead_and_obey(self._leader, agent.run(), doors)
+            return LeftRerun(run=order.run, state=end.state, reason=end.reason, exit_code=end.exit_code)
+
+    def _read(self, paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
+        """Read the rerun's files. Raises RunDirError where it is none of this hold, LauncherError where it is not the user's own."""
+        if os.path.basename(paths.id) != paths.id or paths.id in ("", ".", ".."):
+            raise RunDirError(f"{paths.id!r} is no run's id")
+        found = read_run(paths)
+        require_own(paths.root)
+        require_only_own_writers(paths)
+        if found[0].held_by != self._hold.id:
+            raise RunDirError(f"{paths.id} is no rerun of {self._hold.id}")
+        return found
+
+    # --- the fork server ---
+
+    async def _fit_server(self, spec: RunSpec, passed: Mapping[str, str]) -> list[str]:
+        """Have the fork server's environment be the run's; return the keys of the job for which it was started anew.
+
+        Variables are read when torch is imported. Those that only name the run, its folder among them, are set in each worker.
+        """
+        environ = self._environ
+        if spec.setup != self._hold.setup:
+            environ = await asyncio.to_thread(_after_setup, spec.setup, environ)
+        environ = {**environ, "PYTHONPATH": _moved_path(environ.get("PYTHONPATH", ""), self._hold, spec)}
+        wanted = base_environment(environ, spec, passed, gloo_interface=gloo_interface(spec))
+        keys = differing_keys(self._started_for, self._base, spec, wanted)
+        server = self._server
+        if keys:
+            await server.start_anew(wanted, spec.python)
+            self._started_for, self._base = spec, wanted
+        else:
+            server.variables = {name: value for name, value in wanted.items() if self._base.get(name) != value}
+        return keys
+
+
+def differing_keys(before: RunSpec, base: Mapping[str, str], spec: RunSpec, wanted: Mapping[str, str]) -> list[str]:
+    """Return the keys of ``spec``'s job for which its fork server cannot be the one that ``before`` was given. Pure.
+
+    ``base`` and ``wanted`` are the environments of both.
+    """
+    keys = set()
+    for name in (base.keys() | wanted.keys()) - set(_OF_THE_RUN):
+        old, new = base.get(name), wanted.get(name)
+        if old == new or _impersonal(old, before) == _impersonal(new, spec):
+            continue
+        if name in spec.variables or name in before.variables:
+            keys.add(f"environment.variables.{name}")
+        elif name in spec.pass_names or name in before.pass_names:
+            keys.add(f"environment.pass: {name}")
+        else:
+            keys.add(_KEYS.get(name, "environment.setup" if spec.setup != before.setup else name))
+    if spec.python != before.python:
+        keys.add("environment.python")
+    return sorted(keys)
+
+
+def _impersonal(value: str | None, spec: RunSpec) -> str | None:
+    """Return a variable's value without the run's own folder and id."""
+    return value and value.replace(spec.run_dir, "{run.dir}").replace(spec.id, "{run.id}")
+
+
+def _moved_path(path: str, hold: RunSpec, spec: RunSpec) -> str:
+    """Return PYTHONPATH with what leads into the hold's copy of the code leading into the rerun's."""
+    code = f"{hold.run_dir}/code"
+    entries = path.split(os.pathsep)
+    return os.pathsep.join(
+        spec.code_dir + e.removeprefix(code) if e == code or e.startswith(f"{code}/") else e for e in entries
+    )
+
+
+def _after_setup(lines: list[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment after the shell ``lines``. Raises RunDirError when one fails to leave any."""
+    text = "\n".join(["{", *lines, "} >&2", "env -0"])
+    try:
+        done = subprocess.run(
+            ["/bin/bash", "-c", text], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=_SETUP_S,
+            cwd=environ.get("SLURM_SUBMIT_DIR") or environ.get("LAUNCHER_SUBMIT_DIR") or "/", check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunDirError(f"environment.setup failed: {error}") from None
+    pairs = (entry.partition(b"=") for entry in done.stdout.split(b"\0") if entry)
+    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    if not found:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise RunDirError(f"environment.setup failed: {last[0] if last else f'exit code {done.returncode}'}")
+    return found
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for the time inside."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

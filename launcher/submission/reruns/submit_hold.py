@@ -1,0 +1,58 @@
+"""Take an allocation for runs that are to train in it one after the other (``launcher hold``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from launcher.config.document.schema import Job, Trackers
+from launcher.config.load.load import LoadedJob
+from launcher.errors import ConfigError
+from launcher.run import index
+from launcher.slurm.environ import job_environ
+from launcher.slurm.hosts import expand_hosts
+from launcher.submission import submit
+from launcher.submission.facts.facts import BackendName, Facts
+from launcher.submission.facts.gather import gather_facts
+from launcher.submission.plan.plan import choose_backend, plan
+from launcher.submission.plan.submission_plan import SubmissionPlan
+from launcher.submission.rehearsal.stages import Step
+
+IDLE_MIN = 30.0
+"""A hold in which nothing ran for so long ends, unless the job sets ``restart.idle_timeout_min``."""
+
+
+def submit_hold(loaded: LoadedJob, backend: BackendName, argv: Sequence[str]) -> submit.Submitted:
+    """Submit a hold with the resources of the job; inside an allocation of SLURM (salloc) start it there.
+
+    Raises as `launcher.submission.submit.submit_run`, and ConfigError for a sweep.
+    """
+    if loaded.job.sweep:
+        raise ConfigError("sweep: a hold runs one job after the other; submit the sweep, or name one point's values")
+    facts = gather_facts(loaded, backend=backend)
+    inside = choose_backend(facts) == "slurm" and job_environ().inside
+    hosts = expand_hosts(os.environ.get("SLURM_JOB_NODELIST") or job_environ().node_list) if inside else []
+    kept = replace(loaded, job=_holding(loaded.job, len(hosts)))
+
+    def make(now: Facts) -> SubmissionPlan:
+        made = plan(kept, now)
+        return replace(made, spec=replace(made.spec, hold=True))
+
+    name = f"hold-{loaded.name}"
+    facts = replace(facts, run_id=index.new_id(name))
+    if not inside:
+        return submit.submit_run(make, facts, argv=argv)
+    submitted = submit.submit_run(make, facts, argv=argv, job_id=job_environ().job_id)
+    Step(submitted.plan, submitted.job_id).start()  # it outlives this command, and ends with the allocation
+    return submitted
+
+
+def _holding(job: Job, nodes: int) -> Job:
+    """Return the job as one that only holds its nodes (of those around this process, all ``nodes``)."""
+    resources = replace(job.resources, replace=False)
+    if nodes:
+        resources = replace(resources, nodes=nodes, spare_nodes=0)
+    idle_min = job.restart.idle_timeout_min or IDLE_MIN
+    restart = replace(job.restart, requeue=False, queue_early=False, idle_timeout_min=idle_min)
+    return replace(job, resources=resources, restart=restart, trackers=Trackers())
