@@ -22,11 +22,17 @@ def agents(run: Run) -> dict[int, psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
             parent = process.parent()
+            if process.name() in (
+                "srun",
+                "bash",
+                "sh",
+            ):  # the batch script's srun names the module, and has node 0's variables
+                continue
             if parent is not None and AGENTS & {*parent.cmdline()[:-1]} and parent.name() != "slurmstepd":
                 continue
             if "submitit.core._submit" in words and "SLURM_NODEID" in (env := process.environ()):
                 found[int(env["SLURM_NODEID"])] = process
-            elif {"--again", "--joins"} & {*words} and process.name() not in ("srun", "bash", "sh"):
+            elif {"--again", "--joins"} & {*words}:
                 found[int(words[words.index("--node") + 1])] = process
     return found
 

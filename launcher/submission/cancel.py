@@ -11,6 +11,7 @@ from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, locate, open_jobs, scancel, withdraw_early
@@ -42,6 +43,8 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     where = locate(paths)
     if not where.alive(fresh=True):
         return Cancelled(f"{paths.id} is not running any more", over=True)
+    if where.in_foreign_job and _is_hold(paths):
+        return _stop_inside(paths, save=save)
     if where.hold is not None:
         return _stop_rerun(where.hold, paths, save=save)
     waits = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
@@ -68,6 +71,27 @@ def _stop_rerun(hold: RunPaths, paths: RunPaths, *, save: bool) -> Cancelled:
     if said is None:
         return Cancelled(f"{paths.id} is {'saving and will then stop' if save else 'being cancelled'}", over=False)
     return Cancelled(f"{paths.id} is cancelled; {hold.id} stays", over=True)
+
+
+def _is_hold(paths: RunPaths) -> bool:
+    try:
+        return RunSpec.read(paths.spec).hold
+    except (OSError, ValueError):
+        return False
+
+
+def _stop_inside(paths: RunPaths, *, save: bool) -> Cancelled:
+    """End a hold in an allocation of the user's own, and not that."""
+    from launcher.node.wire.hold_messages import StopRerun
+    from launcher.submission.hold_link import hold_link
+
+    with hold_link(paths) as link:
+        link.send(StopRerun(run=paths.id, save=save))
+    end = time.monotonic() + _WAIT_S
+    while read_outcome(paths.outcome) is None and time.monotonic() < end:
+        time.sleep(0.1)
+    over = read_outcome(paths.outcome) is not None
+    return Cancelled(f"{paths.id} is {'cancelled' if over else 'being cancelled'}; the allocation stays", over=over)
 
 
 def cancel_points(runs: Sequence[RunPaths]) -> int:

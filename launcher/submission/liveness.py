@@ -45,6 +45,11 @@ class RunLocation:
                 return event.job_id
         return str(self._submission.get("job_id") or "")
 
+    @property
+    def in_foreign_job(self) -> bool:
+        """Whether it runs in an allocation that the user had before (salloc): that one stays."""
+        return self.backend == "slurm" and self.hold is None and self._submission.get("job_folder") is None
+
     def slurm_state(self) -> str:
         """Return the job's state in SLURM; "" when SLURM knows no such job. Raises SiteError when SLURM does not answer."""
         self._asked, job_id = time.monotonic(), self.job_id

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from launcher.errors import RunFailedError
+from launcher.node.allocation.allocation import window_s
 from launcher.node.leader.board import Board
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture
@@ -29,6 +30,8 @@ from launcher.node.wire.hold_messages import (
 )
 from launcher.run.state import read_outcome
 
+HOLDING = "holding"
+"""The phase of a hold whose nodes are there."""
 _ENDS_HOLD = (Kind.PREEMPTED, Kind.PREEMPTED_NOW, Kind.TIME_LIMIT, Kind.SCRIPT_GONE, Kind.HOURS, Kind.IDLE)
 """What ends a hold without harm: it has no work of its own."""
 _LEAVE_S = 15.0
@@ -76,15 +79,18 @@ class Hold:
 
     def asked(self, link: wire.Link, said: StartRerun | StopRerun) -> None:
         """Take what a command asks for."""
-        rerun = self._rerun
-        if isinstance(said, StopRerun):
+        rerun, board = self._rerun, self._board
+        if isinstance(said, StopRerun) and said.run == board.spec.id:
+            kind = Kind.USER_STOP if said.save else Kind.CANCELLED
+            board.stop_wanted(kind, "the user ran `launcher cancel`", window_s(kind.value, board.spec))
+        elif isinstance(said, StopRerun):
             if rerun is None or rerun.order.run != said.run:
                 link.send(RerunRefused(run=said.run, why=f"{said.run} does not run any more"))
             else:
                 rerun.callers += [link] if link not in rerun.callers else []
                 self._stop(rerun, save=said.save)
-        elif self._board.interrupted is not None or self._board.phase == "ended":
-            link.send(RerunRefused(run=said.run, why=f"{self._board.spec.id} is ending"))
+        elif board.interrupted is not None or board.phase == "ended":
+            link.send(RerunRefused(run=said.run, why=f"{board.spec.id} is ending"))
         elif rerun is not None:
             other = rerun.order.run
             link.send(RerunRefused(run=said.run, why=f"{other} still runs: launcher cancel {other} ends it"))
@@ -111,7 +117,7 @@ class Hold:
     async def keep(self) -> Evidence:
         """Have runs train here until something ends the hold; return what did."""
         board = self._board
-        board.phase = "holding"
+        board.phase = HOLDING
         limit_min = board.spec.restart.idle_timeout_min
         await board.blocking(self._conclude_all)
         while True:

@@ -24,7 +24,7 @@ from launcher.node.leader.board import OVER, Board, Timing, caused
 from launcher.node.leader.finish import Ending, give_back, leave
 from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.gather_nodes import await_nodes, preflight
-from launcher.node.leader.hold import Hold, end_of_hold
+from launcher.node.leader.hold import HOLDING, Hold, end_of_hold
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.lost_folder import as_gone
@@ -200,7 +200,7 @@ class Leader:
         self._first_round, self._checked = past.restore(board, told)
         for node in board.nodes.all:
             node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
-        board.regathers = self._first_round > 0
+        board.regathers = self._first_round > 0 or left.get("phase") == HOLDING
 
     async def _patiently(self, work: Callable[[], _T]) -> _T:
         """Return what ``work`` returns, in a thread; retry while the run's folder does not answer. Raises RunDirError."""

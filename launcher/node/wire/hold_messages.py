@@ -17,7 +17,7 @@ class StartRerun(FromAgent, type="start_rerun"):
 
 
 class StopRerun(FromAgent, type="stop_rerun"):
-    """A command asks the leader of a hold to stop a rerun."""
+    """A command asks the leader of a hold to stop a rerun, or the hold itself, where the job is not its own (salloc)."""
 
     run: str
     save: bool
