@@ -25,7 +25,7 @@ DEBUG_VARIABLE = "LAUNCHER_DEBUG"
 
 # Shown by --help in the order in which a user meets them; verbs not named here follow by alphabet.
 _ORDER = (
-    "init", "plan", "dry-run", "run", "submit", "resubmit", "ls", "status", "watch", "logs", "why", "report", "cancel",
+    "init", "plan", "dry-run", "run", "submit", "resubmit", "hold", "rerun", "ls", "status", "watch", "logs", "why", "report", "cancel",
 )  # fmt: skip
 
 
