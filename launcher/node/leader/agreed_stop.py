@@ -27,26 +27,37 @@ class AgreedStop:
     _reported: dict[int, int] = field(default_factory=dict)
     """The highest unit that each has entered, or after which it has finished."""
     _finished: set[int] = field(default_factory=set)
-    _stopped: set[int] = field(default_factory=set)
+    _silent: set[int] = field(init=False)
+    """Ranks that have not answered yet."""
+    _pending: set[int] = field(init=False)
+    """Ranks that have not stopped yet."""
+
+    def __post_init__(self) -> None:
+        self._silent, self._pending = set(self.ranks), set(self.ranks)
 
     def entered(self, rank: int, step: int) -> bool:
         """Take in a worker's answer; true when it makes the agreement complete (tell everybody to stop)."""
         if rank in self.ranks:
             self._reported[rank] = max(step, self._reported.get(rank, step))
+            self._silent.discard(rank)
         return self._agree()
 
     def finished(self, rank: int, step: int) -> bool:
         """Note that a worker has done all its work; true when that makes the agreement complete."""
         self._finished.add(rank)
+        self._pending.discard(rank)
         return self.entered(rank, step)
 
     def stopped(self, rank: int) -> None:
         """Note that a worker has stopped at S."""
-        self._stopped.add(rank)
+        self._pending.discard(rank)
 
     def joined(self, rank: int) -> Pause | StopAt:
         """Count in a worker that was not asked in the beginning; returns what to tell it."""
         self.ranks.add(rank)
+        if rank not in self._reported:
+            self._silent.add(rank)
+            self._pending.add(rank)
         return Pause() if self.step is None else StopAt(step=self.step, save=False)
 
     def left(self, rank: int) -> bool:
@@ -54,11 +65,12 @@ class AgreedStop:
 
         What it reported still counts: the others may have gone into that unit with it.
         """
-        self.ranks.discard(rank)
+        for those in (self.ranks, self._silent, self._pending):
+            those.discard(rank)
         return self._agree()
 
     def _agree(self) -> bool:
-        if self.step is not None or not self.ranks or not self.ranks <= self._reported.keys():
+        if self.step is not None or not self.ranks or self._silent:
             return False
         self.step = max(self._reported.values())
         return True
@@ -66,7 +78,7 @@ class AgreedStop:
     @property
     def pending(self) -> set[int]:
         """Ranks that have not stopped yet."""
-        return self.ranks - self._finished - self._stopped
+        return self._pending
 
     @property
     def complete(self) -> bool:

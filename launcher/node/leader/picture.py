@@ -59,7 +59,7 @@ def _phase(board: Board) -> str:
         return board.phase
     if board.interrupt is not None:
         return "stopping"
-    phases = {r.phase for r in round_.ranks if not r.over}
+    phases = round_.tally.phases
     if "evaluate" in phases:
         return "evaluating"
     return "training" if phases <= {"train", "save", "script", "teardown"} else "starting"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,15 +30,33 @@ _SETTLE_EXITS_S = 5.0
 """While only scripts have failed that ended themselves, the leader waits for the others: it matters whether all do."""
 
 
-@dataclass
+class _Watched:
+    """A field of `Rank` that the round's `Tally` depends on: a rank whose value changes is counted anew."""
+
+    def __init__(self, default: Any) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, rank: Any, owner: type) -> Any:
+        return self._default if rank is None else rank.__dict__.get(self._name, self._default)
+
+    def __set__(self, rank: Any, value: Any) -> None:
+        if rank.__dict__.get(self._name, self._default) is not value:
+            rank.__dict__[self._name] = value
+            rank.round.tally.changed.add(rank)
+
+
+@dataclass(eq=False)
 class Rank:
-    """One worker."""
+    """One worker. It equals itself alone."""
 
     round: Round
     rank: int
     node: Node
     local_rank: int
-    phase: str = "starting"
+    phase: str = _Watched("starting")  # type: ignore[assignment]
     phase_since: float = 0.0
     step: int = 0
     entered: int | None = None
@@ -54,16 +72,16 @@ class Rank:
     recent_data_s: float = 0.0
     """What it waited for data in them."""
     pid: int | None = None
-    ready: bool = False
-    attached: bool = False
+    ready: bool = _Watched(False)  # type: ignore[assignment]
+    attached: bool = _Watched(False)  # type: ignore[assignment]
     """It can be told to stop: a task, a function, or a script with `launcher.attach`."""
-    finished: int | None = None
-    stopped: int | None = None
-    saved: bool = True
+    finished: int | None = _Watched(None)  # type: ignore[assignment]
+    stopped: int | None = _Watched(None)  # type: ignore[assignment]
+    saved: bool = _Watched(True)  # type: ignore[assignment]
     """What it said when it finished."""
-    handles_usr2: bool = False
+    handles_usr2: bool = _Watched(False)  # type: ignore[assignment]
     """A script with a handler of its own for USR2."""
-    exited: bool = False
+    exited: bool = _Watched(False)  # type: ignore[assignment]
     ended_t: float | None = None
     """When its process ended, seconds since the epoch."""
     leaving_t: float | None = None
@@ -71,10 +89,10 @@ class Rank:
     end: WorkerExit | None = None
     """How."""
     heartbeat_t: float | None = None
-    frozen_since: float | None = None
+    frozen_since: float | None = _Watched(None)  # type: ignore[assignment]
     use: RankUse | None = None
     """What it uses, as its agent saw last."""
-    failure: Failure | None = None
+    failure: Failure | None = _Watched(None)  # type: ignore[assignment]
 
     @property
     def over(self) -> bool:
@@ -111,6 +129,48 @@ class Rank:
         }
 
 
+class Tally:
+    """Counts ranks by what they do, so that no look at a round goes through all of them. What has changed is counted when it is asked."""
+
+    def __init__(self) -> None:
+        self.changed: set[Rank] = set()
+        self._counted: dict[Rank, tuple[object, ...]] = {}
+        self._counts: Counter[object] = Counter()
+
+    def __getitem__(self, what: object) -> int:
+        """Return how many ranks are that: a name of `_traits`, or ("phase", NAME) of those that are not over."""
+        for rank in self.changed:
+            self._counts.subtract(self._counted.get(rank, ()))
+            self._counted[rank] = traits = _traits(rank)
+            self._counts.update(traits)
+        self.changed.clear()
+        return self._counts[what]
+
+    @property
+    def phases(self) -> set[str]:
+        """Phases of ranks that are not over."""
+        self["over"]
+        return {what[1] for what, count in self._counts.items() if isinstance(what, tuple) and count > 0}
+
+
+def _traits(rank: Rank) -> tuple[object, ...]:
+    over = rank.over
+    found = {
+        "ready": rank.ready or rank.phase == "script" or over,
+        "plain": not rank.attached,
+        "handles_usr2": rank.handles_usr2,
+        "over": over,
+        "exited": rank.exited,
+        "stopped": rank.stopped is not None,
+        "done": rank.finished is not None and (rank.exited or not rank.round.script),
+        "unsaved": rank.finished is not None and not rank.saved,
+        "failed": rank.failure is not None,
+        "frozen": rank.frozen_since is not None and not over,
+        ("phase", rank.phase): not over,
+    }
+    return tuple(name for name, true in found.items() if true)
+
+
 class Round:
     """One life of the process group."""
 
@@ -134,11 +194,15 @@ class Round:
         """The step that it begins after."""
         self.step = self.first
         """Optimizer steps done, by the furthest rank."""
+        self.tally = Tally()
         self.ranks = [
             Rank(self, g * tasks_per_node + i, node, i, step=self.first, attached=not script)
             for g, node in enumerate(nodes)
             for i in range(tasks_per_node)
         ]
+        self.tally.changed.update(self.ranks)
+        self.of_node = {node: self.ranks[g * tasks_per_node : (g + 1) * tasks_per_node] for g, node in enumerate(nodes)}
+        """The ranks of each node."""
         self.master_addr = nodes[0].address
         self.master_port: int | None = None
         self.began = 0.0
@@ -171,17 +235,17 @@ class Round:
     @property
     def all_ready(self) -> bool:
         """Whether collectives work everywhere, or the work needs none."""
-        return all(r.ready or r.phase == "script" or r.over for r in self.ranks)
+        return self.tally["ready"] == self.world_size
 
     @property
     def plain(self) -> bool:
         """Whether some rank is a script that is not attached: only TERM tells it to stop."""
-        return any(not r.attached for r in self.ranks)
+        return self.tally["plain"] > 0
 
     @property
     def handles_usr2(self) -> bool:
         """Whether some rank is a script with its own handler for USR2. When it ends, the collectives of the others fail."""
-        return any(r.handles_usr2 for r in self.ranks)
+        return self.tally["handles_usr2"] > 0
 
     def is_done(self, step: int) -> bool:
         """Return whether the run has no step after this one, as far as the ranks have reported how many there are."""
@@ -190,17 +254,24 @@ class Round:
     @property
     def failures(self) -> list[Failure]:
         """What is known of failed ranks."""
-        return [r.failure for r in self.ranks if r.failure is not None]
+        return [r.failure for r in self.ranks if r.failure is not None] if self.tally["failed"] else []
 
     @property
     def all_finished(self) -> bool:
         """Whether every rank has done all its work; a script has ended, too, and so has written what it had open."""
-        return all(r.finished is not None and (r.exited or not self.script) for r in self.ranks)
+        return self.tally["done"] == self.world_size
 
     @property
     def unsaved(self) -> bool:
         """Whether some rank finished although its part of the last checkpoint is not durable."""
-        return any(r.finished is not None and not r.saved for r in self.ranks)
+        return self.tally["unsaved"] > 0
+
+    def hung(self, now: float) -> float | None:
+        """Return the limit that is over, in seconds, or None (`HangWatch.hung`)."""
+        if self.tally["over"] == self.world_size:
+            return None
+        frozen = [r.frozen_since for r in self.ranks if r.frozen_since is not None] if self.tally["frozen"] else []
+        return self.hangs.hung(now, self.tally.phases, max((now - t for t in frozen), default=0.0))
 
     def views(self, now: float) -> list[RankView]:
         """Return what the hang watch looks at: ranks that still have something to do."""
@@ -305,13 +376,14 @@ class Round:
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:
         """Send a message to the workers, or to some of them."""
-        values = message.to_wire()
-        for node in self.nodes:
-            mine = [
-                r.rank for r in self.ranks if r.node is node and not r.exited and (ranks is None or r.rank in ranks)
-            ]
-            if mine:
-                node.send(ToWorkers(round=self.number, ranks=mine, message=values))
+        everybody = ToWorkers(round=self.number, ranks=None, message=message.to_wire())
+        chosen = None if ranks is None or len(ranks) == self.world_size else set(ranks)
+        for node, own in self.of_node.items():
+            live = [r.rank for r in own if not r.exited and (chosen is None or r.rank in chosen)]
+            if len(live) == len(own):
+                node.send(everybody)
+            elif live:
+                node.send(ToWorkers(round=self.number, ranks=live, message=everybody.message))
 
     def located(self, now: float, within_s: float) -> bool:
         """Ask every rank where it is; true when all have answered, or have had so long to."""

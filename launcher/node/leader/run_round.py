@@ -113,7 +113,7 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
     if chosen:
         resume = ResumeFrom(step=chosen.step, own=chosen.path.parent == board.paths.checkpoints)
     for group_rank, node in enumerate(round_.nodes):
-        workers = [RankPlace(rank=r.rank, local_rank=r.local_rank) for r in round_.ranks if r.node is node]
+        workers = [RankPlace(rank=r.rank, local_rank=r.local_rank) for r in round_.of_node[node]]
         node.send(
             StartRound(
                 round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
@@ -207,7 +207,7 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     if now >= it.deadline:
         return over
     stop = board.stop
-    if round_.script and all(r.exited for r in round_.ranks):
+    if round_.script and round_.tally["exited"] == round_.world_size:
         return None if stop is not None and stop.step is not None and board.saver.is_committing(stop.step) else over
     waited_s = now - it.began if it.deadline == math.inf else 0.0  # a deadline ends the others
     if waited_s > board.timing.agree_s + LONG_S:
@@ -228,7 +228,7 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
         return None
     if stop.step <= round_.first and stop.pending:
         return over  # no unit was entered: there is nothing to finish and nothing to save
-    if not stop.complete or any(not r.over for r in round_.ranks):
+    if not stop.complete or round_.tally["over"] < round_.world_size:
         return None
     # A worker's shard comes before its "stopped": what is not being committed by now never will be.
     if board.saver.is_committing(stop.step):

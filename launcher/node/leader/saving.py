@@ -237,18 +237,18 @@ class Saver:
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
             self.history.warn(f"not every rank has saved step {save.step:,}; the leader gave that save up")
             self.give_up(save.step)
-        ranks, first = self.round.ranks, self.round.first
         if not self.spec.enabled or self._saves:  # one in flight
             return
-        if not all(rank.attached and not rank.over and rank.step > first for rank in ranks):
+        if now < self._retry_at and now - self._last_begun < self._interval_s(mttf_s):
             return
-        if now >= self._retry_at or now - self._last_begun >= self._interval_s(mttf_s):
+        first, tally = self.round.first, self.round.tally
+        if not tally["plain"] and not tally["over"] and all(rank.step > first for rank in self.round.ranks):
             self._retry_at = math.inf
             self._ask(now)
 
     def _ask(self, now: float) -> None:
         ranks = self.round.ranks
-        if any(k.over for k in ranks):
+        if self.round.tally["over"]:
             return
         step_time = max(k.step_time_s or 0.0 for k in ranks)
         ahead = math.ceil(_AHEAD_S / step_time) if step_time > 0 else 10

@@ -105,7 +105,7 @@ class Signals:
             lead_s = float(self.board.spec.restart.signal_lead_s)
             # A script with its own handler for USR2 may have stopped already.
             end = board.now() + left_s - self.board.spec.site.kill_wait_s - lead_s
-            while board.now() < end and not (board.round and any(r.stopped is not None for r in board.round.ranks)):
+            while board.now() < end and not (board.round and board.round.tally["stopped"]):
                 await asyncio.sleep(min(1.0, end - board.now()))
             left_s = min(left_s, lead_s)
         if board.phase != "ended":

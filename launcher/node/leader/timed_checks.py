@@ -200,8 +200,8 @@ class TimedChecks:
             return  # held at a boundary; the stop has a deadline of its own
         if any(now - node.heard > _QUIET_NODE_S for node in round_.nodes):
             return  # a node may be dying: its silence, not the ranks that wait for it, is what will be acted on
-        views = round_.views(now)
-        limit = round_.hangs.hung(now, views)
+        limit = round_.hung(now)
+        views = round_.views(now) if limit is not None else []
         if limit is None:
             round_.asked_at = None
             return
@@ -226,10 +226,9 @@ class TimedChecks:
         """Ask, once in a longer pause of training, which ranks are at work and which wait for them."""
         if not round_.stepped or not round_.pauses.may_begin(now, round_.hangs):
             return
-        live = [r for r in round_.ranks if not r.over]
         steady = self.board.stop is None and round_.failed_at is None and not round_.lost
-        if steady and all(r.phase == "train" for r in live):
-            round_.pauses.begin(now, round_.hangs, {r.rank for r in live})
+        if steady and round_.tally.phases == {"train"}:
+            round_.pauses.begin(now, round_.hangs, {r.rank for r in round_.ranks if not r.over})
             round_.send(AskUnit())
 
     def _idle(self, round_: Round, now: float) -> None:
@@ -263,10 +262,10 @@ class TimedChecks:
 
 def _occupied(round_: Round) -> bool:
     """Return whether ranks start, save or evaluate; before the first step also whether they use GPUs (or CPUs, without any)."""
-    ranks = [r for r in round_.ranks if not r.over]
-    if any(r.phase in _BUSY_PHASES for r in ranks):
+    if round_.tally.phases & _BUSY_PHASES:
         return True
     if round_.stepped:
         return False
-    used = [r.use.cpu_percent if r.use.gpu_percent is None else r.use.gpu_percent for r in ranks if r.use is not None]
+    uses = [r.use for r in round_.ranks if r.use is not None and not r.over]
+    used = [use.cpu_percent if use.gpu_percent is None else use.gpu_percent for use in uses]
     return any(percent is not None and percent >= _BUSY_PERCENT for percent in used)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from launcher.frozen import frozen
@@ -100,14 +100,17 @@ class HangWatch:
             return max(limit, min(LONG_S, limit * PATIENCE**self.alarms))
         return max(LONG_S, self.floor_s, _TIMES_LONGEST * self.longest.get(phase, 0.0))
 
-    def hung(self, now: float, ranks: list[RankView]) -> float | None:
-        """The limit that is over, in seconds, or None. A frozen worker ends the patience early."""
-        if not ranks:
+    def hung(self, now: float, phases: Collection[str], frozen_s: float = 0.0) -> float | None:
+        """The limit that is over, in seconds, or None. A frozen worker ends the patience early.
+
+        ``phases`` are those of the ranks that have something to do, ``frozen_s`` how long one of these has been in process state T.
+        """
+        if not phases:
             return None
         quiet = now - self.last_progress
-        if quiet >= FROZEN_S and any(r.frozen_s >= FROZEN_S for r in ranks):
+        if quiet >= FROZEN_S and frozen_s >= FROZEN_S:
             return FROZEN_S
-        limit = self.limit_s({r.phase for r in ranks})
+        limit = self.limit_s(phases)
         return limit if quiet > limit else None
 
 

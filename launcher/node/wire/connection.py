@@ -77,7 +77,7 @@ class Peer:
         """Queue one message; never blocks, never raises: a dead peer shows at the reading end."""
         if not self._queued:
             asyncio.get_running_loop().call_soon(self._flush)
-        line = encode(message.to_wire())
+        line = _encoded(message)
         if len(line) > MOST_BYTES:  # the other end would take it for a stranger's
             print(
                 f"A message of {len(line):,} bytes ({message.type}) is too large to send.", file=sys.stderr, flush=True
@@ -164,6 +164,17 @@ class Peer:
         if not isinstance(message, kind) or message.lacking():
             raise ProtocolError("The peer does not speak this protocol.")
         return message
+
+
+_last: tuple[Record | None, bytes] = (None, b"")
+
+
+def _encoded(message: Record) -> bytes:
+    """Return the line of a message. An order to all nodes is one message: it is encoded once, and sent to one after the other."""
+    global _last
+    if _last[0] is not message:
+        _last = message, encode(message.to_wire())
+    return _last[1]
 
 
 def _codes(key: LifeKey, sender: str, shared: tuple[object, ...]) -> BlockCodes:
