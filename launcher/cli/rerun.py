@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.submission.submit import Submitted
 
 _LOOK_S = 0.1
+_LAST_WORDS_S = 5.0
 _WORD_S = 3.0
 """A hold that is ready has answered long before; a command that waits longer says for what."""
 
@@ -66,12 +67,11 @@ def _await_hold(hold: RunPaths) -> None:
         with contextlib.suppress(OSError):
             if newest_claimant(hold):
                 return
-        if (state := where.slurm_state() if where.backend == "slurm" else "starting") != told:
-            click.echo(
-                f"waiting for {hold.id}: {f'SLURM job {where.job_id} is {state.lower()}' if where.job_id else state}"
-            )
+        state = f"SLURM job {where.job_id} is {where.latest_state.lower()}" if where.backend == "slurm" else "it starts"
+        if state != told:
+            click.echo(f"waiting for {hold.id}: {state}")
             told = state
-        time.sleep(0.2)
+        time.sleep(_LOOK_S)
 
 
 class _Following:
@@ -103,7 +103,7 @@ class _Following:
                 shutil.rmtree(self._paths.root, ignore_errors=True)
                 raise StateError(said.why)
             if said is not None:
-                self._end(said)
+                self._end(said.state)
             if not told and time.monotonic() - began > _WORD_S:
                 click.echo(f"waiting for the nodes of {self._hold.id}")
                 told = True
@@ -113,16 +113,24 @@ class _Following:
 
     def follow(self) -> None:
         """Print its events until it ends. Raises RunFailedError or RunCancelledError, which have the exit codes."""
-        from launcher.cli._follow_run import Follower
+        from launcher.cli._follow_run import Follower, follow_run
+        from launcher.run.state import read_outcome
+        from launcher.submission.liveness import locate
 
-        follower = Follower(self._paths)
+        follower, where = Follower(self._paths), locate(self._paths)
         try:
-            while (said := self._receive()) is None:
+            # The connection may have died unheard: the outcome counts, too.
+            while (said := self._receive()) is None and read_outcome(self._paths.outcome) is None and where.alive():
                 follower.look()
+            said = said or self._link.receive(_LAST_WORDS_S)
             follower.look()
+        except StateError:
+            said = None
         finally:
             follower.close()
-        self._end(said)
+        if said is None:
+            follow_run(self._paths, where.alive)
+        self._end(said.state if said is not None else None)
 
     def _receive(self) -> Any:
         from launcher.node.wire.hold_messages import StopRerun
@@ -135,13 +143,14 @@ class _Following:
             self._link.send(StopRerun(run=self._paths.id, save=save))
         return self._link.receive(_LOOK_S)
 
-    def _end(self, said: Any) -> None:
+    def _end(self, state: str | None) -> None:
+        """Print how it ended; ``state`` is what the hold's leader said of it."""
         from launcher.cli._follow_run import report_end
         from launcher.cli.why import print_why
         from launcher.run.state import read_outcome
 
-        outcome = read_outcome(self._paths.outcome) or {"state": said.state, "reason": said.reason}
-        if said.state == "failed":
+        outcome = read_outcome(self._paths.outcome) or {"state": state}
+        if outcome.get("state") == "failed":
             print_why(str(self._paths.root))
-            raise RunFailedError(f"{self._paths.id} failed; {self._hold.id} stays\n  run      {self._paths.root}")
+            raise RunFailedError(f"{self._paths.id} failed\n  run      {self._paths.root}")
         report_end(self._paths, outcome)

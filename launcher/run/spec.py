@@ -144,6 +144,8 @@ class RunSpec:
     """The interpreter of agents and workers, absolute."""
     setup: list[str] = field(default_factory=list)
     """``environment.setup``: the batch script runs it; a rerun's fork server is started with its own."""
+    code_path: list[str] = field(default_factory=list)
+    """Of a rerun: folders of its copy of the code from which editable packages are imported."""
     hold: bool = False
     """The run only keeps its allocation: others, its reruns, train in it."""
     held_by: str | None = None

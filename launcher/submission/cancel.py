@@ -60,17 +60,20 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
 
 def _stop_rerun(hold: RunPaths, paths: RunPaths, *, save: bool) -> Cancelled:
     """Have a hold stop its rerun; the hold stays. Raises StateError where it cannot be reached."""
-    from launcher.node.wire.hold_messages import RerunRefused, StopRerun
+    from launcher.node.wire.hold_messages import RerunFinished, RerunRefused, StopRerun
     from launcher.submission.hold_link import hold_link
 
+    end = time.monotonic() + (1.0 if save else _WAIT_S)
     with hold_link(hold) as link:
         link.send(StopRerun(run=paths.id, save=save))
-        said = link.receive(1.0 if save else _WAIT_S)
-    if isinstance(said, RerunRefused):
-        return Cancelled(said.why, over=True)
-    if said is None:
-        return Cancelled(f"{paths.id} is {'saving and will then stop' if save else 'being cancelled'}", over=False)
-    return Cancelled(f"{paths.id} is cancelled; {hold.id} stays", over=True)
+        while (left_s := end - time.monotonic()) > 0:
+            said = link.receive(left_s)
+            if isinstance(said, RerunFinished):
+                return Cancelled(f"{paths.id} {said.state}; {hold.id} stays", over=True)
+            if isinstance(said, RerunRefused):
+                write_cancelled([paths], "`launcher cancel` ended it before it started")  # its command was killed
+                return Cancelled(said.why, over=True)
+    return Cancelled(f"{paths.id} is {'saving and will then stop' if save else 'being cancelled'}", over=False)
 
 
 def _is_hold(paths: RunPaths) -> bool:

@@ -28,6 +28,10 @@ def predecessors(after: str | After | None) -> list[Predecessor]:
             state = state_of(one)
             if state is None and not where.alive(fresh=True):
                 state = "failed"  # it was killed and left no outcome
+            if state is None and where.hold is not None:
+                raise StateError(
+                    f"after: {paths.id} trains in {where.hold.id}, whose job goes on when it has ended; submit the job then"
+                )
             if state is None:
                 found.append(one)
             elif not may_start(kind, state):

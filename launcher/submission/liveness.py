@@ -53,9 +53,18 @@ class RunLocation:
     def slurm_state(self) -> str:
         """Return the job's state in SLURM; "" when SLURM knows no such job. Raises SiteError when SLURM does not answer."""
         self._asked, job_id = time.monotonic(), self.job_id
+        if self.in_foreign_job and job_id:
+            steps = _squeue("--steps", f"--jobs={job_id}", "--format=%j")
+            self._state = "RUNNING" if self.paths.id in {line.strip() for line in steps} else ""
+            return self._state
         lines = _squeue("--states=all", f"--jobs={job_id}", "--format=%T %j %o") if job_id else []
         state, *job = lines[0].split(maxsplit=2) if lines else [""]
         self._state = state if self.has(*job) else ""
+        return self._state
+
+    @property
+    def latest_state(self) -> str:
+        """What `slurm_state` said last, which `alive` asks every 20 s; PENDING before."""
         return self._state
 
     def has(self, name: str = "", command: str = "") -> bool:

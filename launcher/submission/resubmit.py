@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from launcher.config.load.site_profile import Layer, read_document, read_layers,
 from launcher.config.load.trust import doubt, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
-from launcher.run import index
+from launcher.run import event_lines, index
+from launcher.run.events import RerunEnded, RerunStarted
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -32,6 +34,7 @@ from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.submit import Submitted
 
+_LEAVES_S = 20.0
 _OWN_BYTES = 16 << 20
 """A run's own job.yaml has every alias written out, and an older version took larger files."""
 
@@ -144,6 +147,16 @@ def own_job(
     return replace(loaded, trusted=trusted)
 
 
+def _await_rerun_end(hold: RunPaths, paths: RunPaths) -> None:
+    """Wait, at most some seconds, until the leader of an ended rerun has left: it removes the passed variables last."""
+    end = time.monotonic() + _LEAVES_S
+    while read_outcome(paths.outcome) is not None and time.monotonic() < end:
+        told = event_lines.read(hold.events, RerunStarted, RerunEnded)
+        if not told or not isinstance(told[-1], RerunStarted) or told[-1].run != paths.id:
+            return
+        time.sleep(0.2)
+
+
 def _refuse_hold(paths: RunPaths) -> None:
     """Refuse what is not the user's own, and a hold, which has trained nothing. Raises StateError."""
     require_own(paths.root)
@@ -157,6 +170,8 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     _refuse_hold(paths)
     if read_submission(paths.submission):
         where = locate(paths)
+        if where.hold is not None:
+            _await_rerun_end(where.hold, paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     outcome = read_outcome(paths.outcome) or {}

@@ -120,7 +120,14 @@ class Agent:
         """End every worker, and the fork server unless it is borrowed."""
         if self.reruns is not None:
             await self.reruns.end()
-        await (self.server.clear(_EVERY_ROUND) if self._borrowed else self.server.stop())
+        if not self._borrowed:
+            await self.server.stop()
+            return
+        await self._end_all()  # the next rerun must find no process of this one, nor one that is still to be forked
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.server.clear(_EVERY_ROUND)
 
     async def _look_at_imports(self) -> None:
         """Log what went wrong, or may go wrong, in the fork server; rounds report its failure themselves."""
@@ -216,10 +223,17 @@ class Agent:
                 return
             for error in self._sampler.gpu_errors():
                 self.tell(error)
-            self.tell(wire.Alive(t=time.time(), **self._sampler.latest()))
+            self.tell(wire.Alive(t=time.time(), **self._latest()))
             await asyncio.sleep(wire.HEARTBEAT_S)
 
     # --- helpers ---
+
+    def _latest(self) -> dict[str, Any]:
+        """Return what a heartbeat carries; the progress is that of the newest round."""
+        said = self._sampler.latest()
+        if self._crews:
+            said |= self._crews[max(self._crews)].progress.heartbeat(said["ranks"])
+        return said
 
     def tell(self, message: wire.FromAgent) -> None:
         """Send one message to the leader; until it has welcomed this agent, keep signals."""
@@ -274,7 +288,9 @@ class Agent:
                 self._task(self._preflight(order))
             case wire.StartStore():
                 loopback = self.spec.batch == "local" and not self.spec.interface
-                store = self._stores[order.round] = Store(self.server, order.round, self.tell, loopback=loopback)
+                store = self._stores[order.round] = Store(
+                    self.server, self.paths.id, order.round, self.tell, loopback=loopback
+                )
                 folder = self.paths.round_logs(self._attempt, max(order.round, 0))
                 self._task(store.start(folder / "store.log", share=self.spec.share))
             case wire.StartRound():

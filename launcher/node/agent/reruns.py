@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from launcher.node.policy.decisions import Kind
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.hold_messages import EndRerun, ForwardStop, JoinedRerun, JoinRerun, LeftRerun
+from launcher.redact import redact
 from launcher.run.own_folder import require_only_own_writers, require_own
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -77,9 +79,13 @@ class Reruns:
         self._started_for = hold
         """The run with whose environment the fork server was started."""
         self._base = dict(server.environ)
+        self._sound = True
+        """The fork server is as these two say."""
         self._task: asyncio.Future[None] | None = None
         self._of_rerun: RerunAgent | None = None
         self._leader: Leader | None = None
+        self._stop: ForwardStop | None = None
+        """The stop that was asked for last."""
 
     # --- what the hold's leader says ---
 
@@ -88,15 +94,20 @@ class Reruns:
         match order:
             case JoinRerun():
                 self._task = asyncio.ensure_future(self._join(order, self._task))
-            case ForwardStop() if self._leader is not None and self._leader.paths.id == order.run:
-                kind = Kind.USER_STOP if order.save else Kind.CANCELLED
-                self._leader.stop(kind, "the user ran `launcher cancel`")
+            case ForwardStop():
+                self._stop = order
+                self._forward()
             case EndRerun() if self._task is not None:
                 self._task.cancel()
 
+    def _forward(self) -> None:
+        """Have the rerun's leader stop it, as soon as there is one."""
+        if self._leader is not None and self._stop is not None and self._leader.paths.id == self._stop.run:
+            self._leader.stop(Kind(self._stop.cause), self._stop.text, self._stop.left_s)
+
     def signalled(self, name: str) -> None:
-        """Hand on a signal of this process."""
-        if self._of_rerun is not None:
+        """Hand on a signal of this process: SLURM sends it to the rerun's scripts, too. On one's own machine only the hold is meant."""
+        if self._of_rerun is not None and self._hold.batch == "slurm":
             self._of_rerun.signalled(name)
 
     async def end(self) -> None:
@@ -125,10 +136,15 @@ class Reruns:
             self._tell(end)
 
     async def _take_part(self, order: JoinRerun) -> LeftRerun:
+        if os.path.basename(order.run) != order.run or order.run in ("", ".", ".."):
+            raise RunDirError(f"{order.run!r} is no run's id")
         paths = RunPaths(self._paths.root.parent / order.run)
         spec, secret, passed = await asyncio.to_thread(self._read, paths)
-        with _variables({**spec.variables, **passed}):  # its leader's trackers and notifications read theirs here
-            restarted = await self._fit_server(spec, passed)
+        environ = await asyncio.to_thread(self._environ_of, spec, passed)
+        with _environment(
+            {**environ, **spec.variables, **passed}
+        ):  # its leader's trackers and notifications read theirs here
+            restarted = await self._fit_server(spec, passed, environ)
             self._tell(JoinedRerun(run=order.run, restarted=restarted))
             doors = Doors(spec, secret, connection.allocation_life(os.environ), order.hosts, order.node)
             search = LeaderSearch(spec, paths, doors, environ={})  # it asks SLURM nothing: it never leads by itself
@@ -143,13 +159,12 @@ class Reruns:
             from launcher.node.allocation.held_allocation import allocation_of_rerun
 
             self._leader = Leader(spec, paths, host, order.hosts, allocation_of_rerun(spec, paths))
+            self._forward()
             end = await lead_and_obey(self._leader, agent.run(), doors)
             return LeftRerun(run=order.run, state=end.state, reason=end.reason, exit_code=end.exit_code)
 
     def _read(self, paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
         """Read the rerun's files. Raises RunDirError where it is none of this hold, LauncherError where it is not the user's own."""
-        if os.path.basename(paths.id) != paths.id or paths.id in ("", ".", ".."):
-            raise RunDirError(f"{paths.id!r} is no run's id")
         found = read_run(paths)
         require_own(paths.root)
         require_only_own_writers(paths)
@@ -159,21 +174,28 @@ class Reruns:
 
     # --- the fork server ---
 
-    async def _fit_server(self, spec: RunSpec, passed: Mapping[str, str]) -> list[str]:
+    def _environ_of(self, spec: RunSpec, passed: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment in which the rerun's job would start its agents. Raises RunDirError where its setup lines fail.
+
+        The hold's own lines have been run: those of the rerun begin with them (`launcher.submission.reruns`).
+        """
+        more = spec.setup[len(self._hold.setup) :]
+        environ = _after_setup(more, self._environ, list(passed.values())) if more else self._environ
+        return {**environ, "PYTHONPATH": _path(environ.get("PYTHONPATH", ""), self._hold, spec)}
+
+    async def _fit_server(self, spec: RunSpec, passed: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
         """Have the fork server's environment be the run's; return the keys of the job for which it was started anew.
 
         Variables are read when torch is imported. Those that only name the run, its folder among them, are set in each worker.
         """
-        environ = self._environ
-        if spec.setup != self._hold.setup:
-            environ = await asyncio.to_thread(_after_setup, spec.setup, environ)
-        environ = {**environ, "PYTHONPATH": _moved_path(environ.get("PYTHONPATH", ""), self._hold, spec)}
-        wanted = base_environment(environ, spec, passed, gloo_interface=gloo_interface(spec))
+        interface = await asyncio.to_thread(gloo_interface, spec)
+        wanted = base_environment(environ, spec, passed, gloo_interface=interface)
         keys = differing_keys(self._started_for, self._base, spec, wanted)
         server = self._server
-        if keys:
-            await server.start_anew(wanted, spec.python)
-            self._started_for, self._base = spec, wanted
+        if keys or not self._sound:
+            self._sound = False
+            await asyncio.shield(server.start_anew(wanted, spec.python))
+            self._started_for, self._base, self._sound = spec, wanted, True
         else:
             server.variables = {name: value for name, value in wanted.items() if self._base.get(name) != value}
         return keys
@@ -205,43 +227,48 @@ def _impersonal(value: str | None, spec: RunSpec) -> str | None:
     return value and value.replace(spec.run_dir, "{run.dir}").replace(spec.id, "{run.id}")
 
 
-def _moved_path(path: str, hold: RunSpec, spec: RunSpec) -> str:
-    """Return PYTHONPATH with what leads into the hold's copy of the code leading into the rerun's."""
+def _path(path: str, hold: RunSpec, spec: RunSpec) -> str:
+    """Return PYTHONPATH with the rerun's own copies of editable packages in place of the hold's."""
     code = f"{hold.run_dir}/code"
-    entries = path.split(os.pathsep)
-    return os.pathsep.join(
-        spec.code_dir + e.removeprefix(code) if e == code or e.startswith(f"{code}/") else e for e in entries
-    )
+    first, *rest = path.split(os.pathsep)  # the launcher itself is the hold's
+    others = [entry for entry in rest if entry != code and not entry.startswith(f"{code}/")]
+    return os.pathsep.join([first, *spec.code_path, *others])
 
 
-def _after_setup(lines: list[str], environ: Mapping[str, str]) -> dict[str, str]:
+def _after_setup(lines: list[str], environ: Mapping[str, str], secrets: list[str]) -> dict[str, str]:
     """Return the environment after the shell ``lines``. Raises RunDirError when one fails to leave any."""
-    text = "\n".join(["{", *lines, "} >&2", "env -0"])
-    try:
-        done = subprocess.run(
-            ["/bin/bash", "-c", text], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=_SETUP_S,
-            cwd=environ.get("SLURM_SUBMIT_DIR") or environ.get("LAUNCHER_SUBMIT_DIR") or "/", check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RunDirError(f"environment.setup failed: {error}") from None
+    text = "\n".join(["{ :", *lines, "} >&2", "env -0"])
+    with (
+        tempfile.TemporaryFile() as errors
+    ):  # a pipe would be waited for as long as something in the background holds it
+        try:
+            done = subprocess.run(
+                ["/bin/bash", "-c", text], env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                cwd=environ.get("SLURM_SUBMIT_DIR") or environ.get("LAUNCHER_SUBMIT_DIR") or "/", timeout=_SETUP_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RunDirError(f"environment.setup failed: {error}") from None
+        errors.seek(0)
+        last = redact(errors.read().decode(errors="replace"), secrets).strip().splitlines()[-1:]
     pairs = (entry.partition(b"=") for entry in done.stdout.split(b"\0") if entry)
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     if not found:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise RunDirError(f"environment.setup failed: {last[0] if last else f'exit code {done.returncode}'}")
     return found
 
 
 @contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process for the time inside."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Replace this process's environment for the time inside."""
+    before = dict(os.environ)
+    _set_environment(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set_environment(before)
+
+
+def _set_environment(values: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values)

@@ -28,8 +28,9 @@ class Store:
     ``loopback``: all ranks are on this machine, and nobody else reaches it.
     """
 
-    def __init__(self, server: ForkServer, round_: int, tell: Tell, *, loopback: bool) -> None:
+    def __init__(self, server: ForkServer, run: str, round_: int, tell: Tell, *, loopback: bool) -> None:
         self._server = server
+        self._run = run
         self._environment = {LOOPBACK_VARIABLE: "1"} if loopback else {}
         self._round = round_
         self._tell = tell
@@ -41,7 +42,7 @@ class Store:
     async def start(self, log: Path, *, share: str) -> None:
         """Start it and tell the leader its port, or why there is none."""
         try:
-            key, env = f"store.{self._round}", self._environment
+            key, env = f"{self._run}.store.{self._round}", self._environment
             fork = partial(self._server.fork, key, self._round, STORE_MAIN, on_exit=self._exited, env=env)
             self._port = int((await first_answer(fork, log, self._sock, self._theirs, share=share))["port"])
         except (OSError, ForkServerError, ValueError) as error:

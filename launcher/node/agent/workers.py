@@ -18,13 +18,22 @@ from typing import Any
 
 from launcher.node.agent import logs, memory
 from launcher.node.agent.environment import worker_environment
+from launcher.node.agent.progress import ProgressWindow
 from launcher.node.agent.store import Tell
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import SHUTDOWN_S, RankPlace, StartRound, WorkerExit, WorkerSaid, WorkerUp
 from launcher.redact import redact, redact_texts
 from launcher.run.files import write_atomic
 from launcher.run.message_lines import MessageReader, decode_lines, encode
-from launcher.run.messages import FromWorker, WorkerAttached, WorkerFailure, WorkerOver, WorkerSaveFailed, WorkerWarning
+from launcher.run.messages import (
+    FromWorker,
+    WorkerAttached,
+    WorkerFailure,
+    WorkerOver,
+    WorkerProgress,
+    WorkerSaveFailed,
+    WorkerWarning,
+)
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.units import signal_name
@@ -124,6 +133,7 @@ class Crew:
         self, spec: RunSpec, paths: RunPaths, server: ForkServer, order: StartRound, *, attempt: int, tell: Tell
     ) -> None:
         self.round = order.round
+        self.progress = ProgressWindow(order.round)
         self._spec = spec
         self._paths = paths
         self._server = server
@@ -139,7 +149,9 @@ class Crew:
         self._noted = self._term_sent = False
         self._reader = MessageReader(FromWorker, lambda text: print(f"agent: {text}", file=sys.stderr, flush=True))
         self._workers = [
-            _Worker(place, f"rank.{self.round}.{place.rank}", paths.rank_log(attempt, self.round, place.rank))
+            _Worker(
+                place, f"{paths.id}.rank.{self.round}.{place.rank}", paths.rank_log(attempt, self.round, place.rank)
+            )
             for place in order.workers
         ]
 
@@ -221,6 +233,12 @@ class Crew:
                     worker.tasks.append(asyncio.ensure_future(self._end_hung_shutdown(worker)))
         if values["type"] in _IN_WORDS:
             values = self._without_secrets(values)
+        if values["type"] == WorkerProgress.type:
+            said = self._reader.read(values)
+            if isinstance(said, WorkerProgress) and self.progress.holds(worker.rank, said):
+                return
+        elif (held := self.progress.take(worker.rank)) is not None:
+            self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=held.to_wire()))
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
 
     def _without_secrets(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -318,6 +336,8 @@ class Crew:
         if worker.channel is not None:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
+        if (held := self.progress.take(worker.rank)) is not None:
+            self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=held.to_wire()))
         worker.gone.set()
         worker.tasks.append(asyncio.ensure_future(self._report(worker, status, t, self._ending)))
 

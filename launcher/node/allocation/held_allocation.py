@@ -44,8 +44,11 @@ def allocation_of_rerun(spec: RunSpec, paths: RunPaths) -> Allocation:
     return HeldAllocation(spec, paths) if spec.batch == "slurm" else Allocation(paths)
 
 
-def conclude_reruns(hold: RunPaths, said: str) -> None:
-    """Write an outcome for each rerun of ``hold`` that has none; ``said`` is what ended it. Never raises for one's files."""
+def conclude_reruns(hold: RunPaths, said: str) -> list[str]:
+    """Write an outcome for each rerun of ``hold`` that has none; ``said`` is what ended it. Never raises for one's files.
+
+    Returns those of which the hold's history tells no end.
+    """
     open_runs: dict[str, None] = {}
     for event in event_lines.read(hold.events, RerunStarted, RerunEnded):
         run = event.run if isinstance(event, RerunStarted | RerunEnded) else None
@@ -55,6 +58,7 @@ def conclude_reruns(hold: RunPaths, said: str) -> None:
             open_runs.pop(run, None)
     for run in open_runs:
         conclude_rerun(hold, run, said)
+    return list(open_runs)
 
 
 def conclude_rerun(hold: RunPaths, run: str, said: str) -> None:

@@ -92,11 +92,16 @@ class ForkServer:
         loop.add_reader(mine, self._readable, mine)
 
     async def start_anew(self, environ: Mapping[str, str], python: str) -> None:
-        """End it and what it has forked, and start it by the interpreter ``python`` with another environment."""
-        await self.stop()
+        """End it and what it has forked, and start it by the interpreter ``python`` with another environment. Raises ForkServerError."""
+        try:
+            await self.stop()
+        finally:
+            self.stopping = False
         self.environ, self._python, self.variables = dict(environ), python, {}
-        self.stopping = False
-        self.start()
+        try:
+            self.start()
+        except OSError as error:
+            raise ForkServerError(f"{python} cannot be started: {error.strerror or error}") from None
 
     async def ready(self) -> dict[str, Any]:
         """Wait until it has imported; raises ForkServerError when it cannot (the text is Python's traceback).
@@ -189,7 +194,7 @@ class ForkServer:
         if "exit" in message:
             key = message["exit"]
             self._pids.pop(key, None)
-            return self._on_exit.pop(key)(message["status"], message["t"])
+            return self._on_exit.pop(key, _nobody)(message["status"], message["t"])
         name = message["answer"]
         if "pid" in message:
             self._pids[name] = message["pid"]
@@ -261,6 +266,10 @@ class ForkServer:
         self.stopping = True
         self._lost()
         await self._cleaned_up()
+
+
+def _nobody(status: int, t: float) -> None:
+    """Take the end of a process that nobody waits for."""
 
 
 def _fail(future: asyncio.Future[Any], text: str) -> None:

@@ -6,7 +6,9 @@ in that run (`launcher.node.agent.reruns`), which has a leader of its own beside
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 from dataclasses import dataclass, field
 
 from launcher.errors import RunFailedError
@@ -50,8 +52,8 @@ class _Rerun:
     nodes: dict[Node, wire.Link | None] = field(default_factory=dict)
     """Its nodes, by index, and the connection of each when it began: a node that connects anew is not in it."""
     ends: dict[Node, LeftRerun] = field(default_factory=dict)
-    stopped: bool = False
-    """Its leader has been asked to stop it, for a stop of the hold."""
+    stopped: Evidence | None = None
+    """The stop of the hold for which its leader has been asked to stop it."""
 
     @property
     def first(self) -> Node:
@@ -74,6 +76,7 @@ class Hold:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._rerun: _Rerun | None = None
+        self._concluding: asyncio.Future[None] | None = None
 
     # --- what commands and agents say ---
 
@@ -88,9 +91,12 @@ class Hold:
                 link.send(RerunRefused(run=said.run, why=f"{said.run} does not run any more"))
             else:
                 rerun.callers += [link] if link not in rerun.callers else []
-                self._stop(rerun, save=said.save)
+                kind = Kind.USER_STOP if said.save else Kind.CANCELLED
+                self._stop(rerun, kind, "the user ran `launcher cancel`", window_s(kind.value, board.spec))
         elif board.interrupted is not None or board.phase == "ended":
             link.send(RerunRefused(run=said.run, why=f"{board.spec.id} is ending"))
+        elif os.path.basename(said.run) != said.run or said.run in ("", ".", ".."):
+            link.send(RerunRefused(run=said.run, why="that is no run's id"))
         elif rerun is not None:
             other = rerun.order.run
             link.send(RerunRefused(run=said.run, why=f"{other} still runs: launcher cancel {other} ends it"))
@@ -125,8 +131,8 @@ class Hold:
             board.history.state(picture(board))
 
             def look(now: float, since: float = idle_since) -> Evidence | _Rerun | None:
-                if board.interrupted is not None:
-                    return board.interrupted
+                if (why := board.interrupted or board.at_risk) is not None:
+                    return why
                 if self._rerun is not None:
                     return self._rerun
                 idle = 0 < limit_min * 60 < now - since
@@ -136,7 +142,7 @@ class Hold:
             if isinstance(found, _Rerun):
                 await self._train(found)
             elif found is not None:
-                self._refuse(f"{board.spec.id} is ending")
+                self.refuse(f"{board.spec.id} is ending")
                 return found
 
     async def _train(self, rerun: _Rerun) -> None:
@@ -154,7 +160,7 @@ class Hold:
             return  # stopped before it began
         if len(healthy) < order.nodes:
             lost = ", ".join(n.host for n in board.nodes.all if not n.healthy)
-            self._refuse(f"it needs {order.nodes} nodes, and {len(healthy)} are left of {board.spec.id} (lost: {lost})")
+            self.refuse(f"it needs {order.nodes} nodes, and {len(healthy)} are left of {board.spec.id} (lost: {lost})")
             return
         rerun.nodes = {node: node.link for node in healthy[: order.most_nodes]}
         board.history.event("rerun_started", run=order.run, hosts=[node.host for node in rerun.nodes])
@@ -175,12 +181,15 @@ class Hold:
     def _is_over(self, rerun: _Rerun, now: float) -> bool:
         """Return whether its leader has ended, it could not begin, or the hold cannot wait for it any longer."""
         board, stop = self._board, self._board.interrupt
-        if stop is not None and not rerun.stopped and stop.evidence.kind in (Kind.USER_STOP, Kind.CANCELLED):
-            rerun.stopped = True  # what else ends the hold, SLURM has told the rerun's agents, too
-            self._stop(rerun, save=stop.evidence.kind is Kind.USER_STOP)
+        if stop is not None and rerun.stopped is not stop.evidence:
+            rerun.stopped = (
+                stop.evidence
+            )  # SLURM may have told its agents, too; one that has just begun has heard nothing
+            left_s = None if stop.deadline == math.inf else stop.deadline - now
+            self._stop(rerun, stop.evidence.kind, stop.evidence.text, left_s)
         late = stop is not None and now > stop.deadline + _LAST_S
         begun = any(end.problem for end in rerun.ends.values()) or rerun.first not in rerun.left()
-        return begun or late or board.fenced
+        return begun or late or board.fenced or board.at_risk is not None
 
     async def _finish(self, rerun: _Rerun, said: str) -> None:
         """Tell how it ended; ``said`` is that where its leader has not written it."""
@@ -203,19 +212,24 @@ class Hold:
         from launcher.node.allocation.held_allocation import conclude_reruns
 
         if self._board.claim.leader:
-            conclude_reruns(self._board.paths, "the leader of its hold died")
+            for run in conclude_reruns(self._board.paths, said := "the leader of its hold died"):
+                self._board.history.event("rerun_ended", run=run, state="failed", reason=said)
 
-    def _stop(self, rerun: _Rerun, *, save: bool) -> None:
+    def _stop(self, rerun: _Rerun, kind: Kind, text: str, left_s: float | None) -> None:
         if rerun.nodes:
-            rerun.first.send(ForwardStop(run=rerun.order.run, save=save))
+            rerun.first.send(ForwardStop(run=rerun.order.run, cause=kind.value, text=text, left_s=left_s))
         else:
-            self._refuse("it was stopped before it began")
+            self.refuse("it was stopped before it began")
 
-    def _refuse(self, why: str) -> None:
-        """Tell the command that its rerun does not begin."""
-        if self._rerun is not None:
-            self._rerun.tell(RerunRefused(run=self._rerun.order.run, why=why))
-            self._rerun = None
+    def refuse(self, why: str) -> None:
+        """Tell the command that its rerun does not begin; it then takes away what it has made. Where it is gone, the outcome says so."""
+        rerun, self._rerun = self._rerun, None
+        if rerun is None:
+            return
+        rerun.tell(RerunRefused(run=rerun.order.run, why=why))
+        if not rerun.callers:
+            run = rerun.order.run
+            self._concluding = asyncio.ensure_future(self._board.blocking(lambda: self._conclude(run, why)))
 
 
 def _what_ended(rerun: _Rerun) -> str:

@@ -118,7 +118,7 @@ class Inbox(wire.Hub):
 
     def _hear(self, node: Node, said: wire.FromAgent) -> None:
         board, round_ = self.board, self.board.round
-        if round_ is not None and getattr(said, "round", round_.number) != round_.number:
+        if round_ is not None and getattr(said, "round", None) not in (None, round_.number):
             round_ = None
         match said:
             case wire.WorkerSaid() if rank := _rank_of(node, round_, said.rank):
@@ -129,10 +129,12 @@ class Inbox(wire.Hub):
                 rank.pid = said.pid
             case wire.WorkerExit() if rank := _rank_of(node, round_, said.rank):
                 self._exited(rank, said)
-            case wire.Alive():
+            case wire.Alive() if round_ is not None:
                 for use in said.ranks:
                     if rank := _rank_of(node, round_, use.rank):
                         self._alive(rank, use)
+                        if use.step is not None:
+                            self._progressed(rank, use, said)
             case wire.GpuError():
                 board.history.event("gpu_error", host=node.host, gpu=said.gpu, xid=said.xid)
                 if round_ is not None and said.xid in BROKEN:
@@ -168,6 +170,16 @@ class Inbox(wire.Hub):
         elif rank.frozen_since is None:
             rank.frozen_since = self.board.now()
 
+    def _progressed(
+        self, rank: Rank, said: wire.RankUse | messages.WorkerProgress, common: wire.Alive | messages.WorkerProgress
+    ) -> None:
+        """Take in a rank's progress: its first report of a round comes by itself, later ones with the heartbeat."""
+        round_, now = rank.round, self.board.now()
+        rank.ready = True
+        if round_.progressed(rank, said, common, now) and not round_.stepped:
+            round_.stepped = True
+            self.board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
+
     def _exited(self, rank: Rank, end: wire.WorkerExit) -> None:
         rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), end
         if end.shutdown is not None:
@@ -193,10 +205,7 @@ class Inbox(wire.Hub):
         board, round_, now = self.board, rank.round, self.board.now()
         match said:
             case messages.WorkerProgress():
-                rank.ready = True
-                if round_.progressed(rank, said, now) and not round_.stepped:
-                    round_.stepped = True
-                    board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
+                self._progressed(rank, said, said)
             case messages.WorkerHello():
                 rank.pid, rank.heartbeat_t = said.pid, clock.now()
             case messages.WorkerAttached():

@@ -108,6 +108,11 @@ class HistoryWriter:
             if self._backlog:
                 time.sleep(0.5)
 
+    def abandon(self) -> None:
+        """Let the writing thread end when it has written what it has; never waits."""
+        if self._thread is not None:
+            self._queue.put(None)
+
     def _do(self, job: Callable[[], None]) -> None:
         if self._thread is None:
             job()

@@ -17,7 +17,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
-from launcher.node.allocation.allocation import Allocation, window_s
+from launcher.node.allocation.allocation import Allocation
 from launcher.node.checkpoints import fence
 from launcher.node.leader import past, replacements
 from launcher.node.leader.board import OVER, Board, Timing, caused
@@ -84,7 +84,7 @@ class Leader:
     _hold: Hold | None = None
     """The reruns of a run that only keeps its allocation."""
     _first_round: int = 0
-    _wanted: tuple[Kind, str] | None = None
+    _wanted: tuple[Kind, str, float | None] | None = None
     """The stop that was asked for before this leader had begun."""
     _checked: bool = False
     """The nodes have been checked in this attempt, for a leader that died."""
@@ -92,11 +92,11 @@ class Leader:
     def __post_init__(self, allocation: Allocation | None) -> None:
         self._allocation = allocation or _allocation_of(self.spec, self.paths)
 
-    def stop(self, kind: Kind, text: str) -> None:
-        """Stop the run for a reason that no signal announces: a hold stops its rerun."""
-        self._wanted = kind, text
+    def stop(self, kind: Kind, text: str, left_s: float | None) -> None:
+        """Stop the run for a reason that no signal has to announce: its hold asks for it. ``left_s``: until it must be complete."""
+        self._wanted = kind, text, left_s
         if hasattr(self, "_board"):
-            self._board.stop_wanted(kind, text, window_s(kind.value, self.spec))
+            self._board.stop_wanted(kind, text, left_s)
 
     # --- the path of an attempt ---
 
@@ -125,6 +125,8 @@ class Leader:
         except BaseException:
             for node in board.nodes.all:  # nobody takes the place of a leader that fails by itself
                 node.send(Shutdown())
+            board.tracking.kill()
+            board.history.abandon()
             raise
         finally:
             ticker.cancel()
@@ -184,7 +186,7 @@ class Leader:
             forget_request(paths)
             board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
         if self._wanted is not None:
-            board.stop_wanted(*self._wanted, 0.0)
+            board.stop_wanted(*self._wanted)
         return board
 
     def _succeed(self, board: Board, told: list[Event], left: Mapping[str, Any]) -> None:
@@ -259,6 +261,8 @@ class Leader:
 
     async def _end(self, decision: Decision, evidence: Evidence) -> Ending:
         board = self._board
+        if self._hold is not None:
+            self._hold.refuse(f"{self.spec.id} has ended: {decision.reason}")
         board.phase = "ended"
         if decision.action is Action.REQUEUE:
             return await give_back(board, decision, evidence)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 
 from launcher.node.policy.hangs import HangWatch
+from launcher.node.wire.messages import HEARTBEAT_S
 
-_LEAST_S = 1.0
+_LEAST_S = 2.5 * HEARTBEAT_S
+"""Progress comes with heartbeats: a shorter silence says nothing."""
 _TIMES_USUAL = 5.0
 """A pause is this much longer than a usual step."""
 _EVERY_S = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,10 @@ from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.bad_metrics import BadMetrics
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.pauses import Pauses
+from launcher.node.leader.tally import Tally, Watched
 from launcher.node.policy.first_failure import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
-from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
+from launcher.node.wire.messages import Alive, RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
 from launcher.run.messages import AskUnit, ToWorker, WorkerAt, WorkerProgress
 
@@ -30,24 +31,6 @@ _SETTLE_EXITS_S = 5.0
 """While only scripts have failed that ended themselves, the leader waits for the others: it matters whether all do."""
 
 
-class _Watched:
-    """A field of `Rank` that the round's `Tally` depends on: a rank whose value changes is counted anew."""
-
-    def __init__(self, default: Any) -> None:
-        self._default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
-
-    def __get__(self, rank: Any, owner: type) -> Any:
-        return self._default if rank is None else rank.__dict__.get(self._name, self._default)
-
-    def __set__(self, rank: Any, value: Any) -> None:
-        if rank.__dict__.get(self._name, self._default) is not value:
-            rank.__dict__[self._name] = value
-            rank.round.tally.changed.add(rank)
-
-
 @dataclass(eq=False)
 class Rank:
     """One worker. It equals itself alone."""
@@ -56,7 +39,7 @@ class Rank:
     rank: int
     node: Node
     local_rank: int
-    phase: str = _Watched("starting")  # type: ignore[assignment]
+    phase: str = Watched("starting")  # type: ignore[assignment]
     phase_since: float = 0.0
     step: int = 0
     entered: int | None = None
@@ -72,16 +55,16 @@ class Rank:
     recent_data_s: float = 0.0
     """What it waited for data in them."""
     pid: int | None = None
-    ready: bool = _Watched(False)  # type: ignore[assignment]
-    attached: bool = _Watched(False)  # type: ignore[assignment]
+    ready: bool = Watched(False)  # type: ignore[assignment]
+    attached: bool = Watched(False)  # type: ignore[assignment]
     """It can be told to stop: a task, a function, or a script with `launcher.attach`."""
-    finished: int | None = _Watched(None)  # type: ignore[assignment]
-    stopped: int | None = _Watched(None)  # type: ignore[assignment]
-    saved: bool = _Watched(True)  # type: ignore[assignment]
+    finished: int | None = Watched(None)  # type: ignore[assignment]
+    stopped: int | None = Watched(None)  # type: ignore[assignment]
+    saved: bool = Watched(True)  # type: ignore[assignment]
     """What it said when it finished."""
-    handles_usr2: bool = _Watched(False)  # type: ignore[assignment]
+    handles_usr2: bool = Watched(False)  # type: ignore[assignment]
     """A script with a handler of its own for USR2."""
-    exited: bool = _Watched(False)  # type: ignore[assignment]
+    exited: bool = Watched(False)  # type: ignore[assignment]
     ended_t: float | None = None
     """When its process ended, seconds since the epoch."""
     leaving_t: float | None = None
@@ -89,10 +72,10 @@ class Rank:
     end: WorkerExit | None = None
     """How."""
     heartbeat_t: float | None = None
-    frozen_since: float | None = _Watched(None)  # type: ignore[assignment]
+    frozen_since: float | None = Watched(None)  # type: ignore[assignment]
     use: RankUse | None = None
     """What it uses, as its agent saw last."""
-    failure: Failure | None = _Watched(None)  # type: ignore[assignment]
+    failure: Failure | None = Watched(None)  # type: ignore[assignment]
 
     @property
     def over(self) -> bool:
@@ -127,48 +110,6 @@ class Rank:
             "kept_waiting": self.round.pauses.count(self.rank, now),
             **{k: getattr(self, k) for k in ("local_rank", "pid", "ended_t", "heartbeat_t")},
         }
-
-
-class Tally:
-    """Counts ranks by what they do, so that no look at a round goes through all of them. What has changed is counted when it is asked."""
-
-    def __init__(self) -> None:
-        self.changed: set[Rank] = set()
-        self._counted: dict[Rank, tuple[object, ...]] = {}
-        self._counts: Counter[object] = Counter()
-
-    def __getitem__(self, what: object) -> int:
-        """Return how many ranks are that: a name of `_traits`, or ("phase", NAME) of those that are not over."""
-        for rank in self.changed:
-            self._counts.subtract(self._counted.get(rank, ()))
-            self._counted[rank] = traits = _traits(rank)
-            self._counts.update(traits)
-        self.changed.clear()
-        return self._counts[what]
-
-    @property
-    def phases(self) -> set[str]:
-        """Phases of ranks that are not over."""
-        self["over"]
-        return {what[1] for what, count in self._counts.items() if isinstance(what, tuple) and count > 0}
-
-
-def _traits(rank: Rank) -> tuple[object, ...]:
-    over = rank.over
-    found = {
-        "ready": rank.ready or rank.phase == "script" or over,
-        "plain": not rank.attached,
-        "handles_usr2": rank.handles_usr2,
-        "over": over,
-        "exited": rank.exited,
-        "stopped": rank.stopped is not None,
-        "done": rank.finished is not None and (rank.exited or not rank.round.script),
-        "unsaved": rank.finished is not None and not rank.saved,
-        "failed": rank.failure is not None,
-        "frozen": rank.frozen_since is not None and not over,
-        ("phase", rank.phase): not over,
-    }
-    return tuple(name for name, true in found.items() if true)
 
 
 class Round:
@@ -318,25 +259,27 @@ class Round:
             rank.phase, rank.phase_since = phase, now
             self.hangs.progressed(now)
 
-    def progressed(self, rank: Rank, message: WorkerProgress, now: float) -> bool:
-        """Take in a rank's progress; true when the run as a whole has got further."""
-        step = message.step
+    def progressed(
+        self, rank: Rank, said: RankUse | WorkerProgress, common: Alive | WorkerProgress, now: float
+    ) -> bool:
+        """Take in a rank's progress; true when the run as a whole has got further. ``common`` is what all ranks have alike."""
+        step = said.step or 0
         rank.attached = True
         rank.heartbeat_t = clock.now()
-        if message.step_time_s is not None:
-            rank.step_time_s = message.step_time_s
-            rank.recent_s = _FADES * rank.recent_s + message.step_time_s
-            rank.recent_data_s = _FADES * rank.recent_data_s + (message.data_s or 0.0)
-            if message.wait_s is not None:
-                rank.own_s.append(max(0.0, message.step_time_s - message.wait_s))
-        self.total_steps = self.total_steps if message.total_steps is None else message.total_steps
-        self.epoch = self.epoch if message.epoch is None else message.epoch
-        self.epochs = self.epochs if message.epochs is None else message.epochs
+        if said.step_time_s is not None:
+            rank.step_time_s = said.step_time_s
+            rank.recent_s = _FADES * rank.recent_s + said.step_time_s
+            rank.recent_data_s = _FADES * rank.recent_data_s + (said.data_s or 0.0)
+            if said.wait_s is not None:
+                rank.own_s.append(max(0.0, said.step_time_s - said.wait_s))
+        self.total_steps = self.total_steps if common.total_steps is None else common.total_steps
+        self.epoch = self.epoch if common.epoch is None else common.epoch
+        self.epochs = self.epochs if common.epochs is None else common.epochs
         if step <= rank.step:
             return False
         further = self.reached(rank, step)
         rank.entered = max(rank.entered or 0, step)
-        self.hangs.progressed(now, rank.step_time_s)
+        self.hangs.progressed(now, getattr(said, "longest_s", None) or said.step_time_s)
         if further:
             self._pace.append((now, step))
         return further

@@ -22,13 +22,14 @@ from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
+from launcher.node.wire.messages import HEARTBEAT_S
 from launcher.run.intervals import young_daly_s
 from launcher.run.messages import Committed, SaveAgreed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed, WorkerShard
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
-_AHEAD_S = 0.3
-"""The step asked for lies so far ahead: a message reaches every worker in less."""
+_AHEAD_S = 0.3 + HEARTBEAT_S
+"""The step asked for lies so far ahead: a message reaches every worker in 0.3 s, and what is known of the ranks may be a heartbeat old."""
 _ACK_S = 30.0
 _PENDING_S = 1800.0
 """A save whose shards have not all come by then is given up (a script may not save when asked)."""

@@ -85,6 +85,12 @@ class Tracking:
         """Tell the trackers how the attempt ends, now that all its metrics are written."""
         self._order(order="end", state=state, reason=reason)
 
+    def kill(self) -> None:
+        """Kill it, with everything it has started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     async def drain(self, limit_s: float) -> None:
         """Give it ``limit_s`` to deliver the rest; then kill it, with everything it has started."""
         process, listening = self._process, self._listening
@@ -94,8 +100,7 @@ class Tracking:
         if not listening.done():
             self._order(order="late")
             await asyncio.wait({listening}, timeout=1.0)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        self.kill()
         await asyncio.wait({listening, asyncio.ensure_future(process.wait())}, timeout=1.0)
 
     def _order(self, **values: str) -> None:

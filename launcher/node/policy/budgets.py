@@ -82,7 +82,7 @@ class Budgets:
                 self._first_step = event.t if self._first_step is None else self._first_step
             case ev.Saved():
                 self._on_saved(event)
-            case ev.ProgressAssumed():
+            case ev.ProgressAssumed() | ev.RerunStarted() | ev.RerunEnded():  # what a hold is there for
                 self._progress(little=False)
             case ev.WorkerFailed(cause=Cause() as cause):
                 self._on_worker_failed(event, cause)

@@ -28,7 +28,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError
-from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, Heard, Hub, SecretProof
+from launcher.node.wire.handshake import Challenge, Greeting, Handshake, SecretProof
+from launcher.node.wire.messages import Alive, Heard, Hub
 from launcher.node.wire.proofs import MOST_BYTES, PORTS_AT_ONCE, BlockCodes, LifeKey
 from launcher.run.files import NO_JSON
 from launcher.run.message_lines import decode_lines, encode

@@ -53,10 +53,15 @@ class JoinRerun(ToAgent, type="join_rerun"):
 
 
 class ForwardStop(ToAgent, type="forward_stop"):
-    """Stop the rerun whose leader is on this node."""
+    """Stop the rerun whose leader is, or will be, on this node."""
 
     run: str
-    save: bool
+    cause: str
+    """As `launcher.node.policy.decisions.Kind`."""
+    text: str
+    """The clause for a user."""
+    left_s: float | None
+    """Seconds until the stop must be complete; None: no limit."""
 
 
 class EndRerun(ToAgent, type="end_rerun"):

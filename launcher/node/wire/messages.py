@@ -24,29 +24,6 @@ SHUTDOWN_S = 20.0
 waits for a thread of gloo's that wants it (torch 2.13)."""
 
 
-class Handshake(Record, family=True):
-    """A message of the challenge that opens a connection."""
-
-
-class Greeting(Handshake, type="knock"):
-    """The agent that connects speaks first."""
-
-    nonce: str
-
-
-class Challenge(Handshake, type="challenge"):
-    """The leader proves that it knows the run's secret and asks for the agent's proof."""
-
-    nonce: str
-    proof: str
-
-
-class SecretProof(Handshake, type="proof"):
-    """The agent proves that it knows the run's secret."""
-
-    proof: str
-
-
 class FromAgent(Record, family=True):
     """An agent's message to the leader, or the keeper's."""
 
@@ -93,7 +70,7 @@ class AgentHello(FromAgent, type="hello"):
 
 
 class RankUse(Record):
-    """What one worker uses."""
+    """What one worker uses, and how far it has come since the last heartbeat."""
 
     rank: int
     cpu_percent: float | None = None
@@ -106,6 +83,16 @@ class RankUse(Record):
     """That could not be corrected, since the driver was loaded."""
     state: str | None = None
     """The letter of its process state; T: stopped."""
+    step: int | None = None
+    """Optimizer steps done; None: no news."""
+    step_time_s: float | None = None
+    """The mean of its steps since the last heartbeat; so are the next two."""
+    wait_s: float | None = None
+    """Of a step: how long it waited for other ranks."""
+    data_s: float | None = None
+    """Of a step: how long it waited for data."""
+    longest_s: float | None = None
+    """The longest of these steps, as far as the worker told them apart."""
 
 
 class Alive(FromAgent, type="alive"):
@@ -115,6 +102,11 @@ class Alive(FromAgent, type="alive"):
     cpu_percent: float | None = None
     mem_bytes: int | None = None
     ranks: list[RankUse]
+    round: int | None = None
+    """The one in which these steps were done."""
+    total_steps: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
 
 
 class GpuError(FromAgent, type="gpu_error"):

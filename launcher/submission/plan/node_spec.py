@@ -29,7 +29,7 @@ DERIVED = {
 }  # fmt: skip
 """Keys of the job that reach the nodes in another form: the field of `RunSpec` that holds each."""
 OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load", "attempt_base",
-       "stop_after_steps", "kill_at", "hold", "held_by")  # fmt: skip
+       "stop_after_steps", "kill_at", "code_path", "hold", "held_by")  # fmt: skip
 """Fields of `RunSpec` that no key of the job sets."""
 COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.container_args")
 """Keys and sections that the nodes do not need."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from launcher.config.document.schema import Job, Trackers
 from launcher.config.load.load import LoadedJob
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, SubmitError
+from launcher.node.checkpoints.fence import newest_claimant
 from launcher.run import index
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
@@ -44,8 +46,18 @@ def submit_hold(loaded: LoadedJob, backend: BackendName, argv: Sequence[str]) ->
     if not inside:
         return submit.submit_run(make, facts, argv=argv)
     submitted = submit.submit_run(make, facts, argv=argv, job_id=job_environ().job_id)
-    Step(submitted.plan, submitted.job_id).start()  # it outlives this command, and ends with the allocation
+    step = Step(submitted.plan, submitted.job_id)
+    step.start()  # it outlives this command, and ends with the allocation
+    _await_leader(submitted, step)
     return submitted
+
+
+def _await_leader(submitted: submit.Submitted, step: Step) -> None:
+    """Wait until the leader has begun. Raises SubmitError when the step has ended before: there is no job whose end would tell."""
+    while not newest_claimant(submitted.paths):
+        if not step.alive():
+            raise SubmitError(f"{submitted.plan.spec.id} could not start: {step.said() or 'srun has ended'}")
+        time.sleep(0.1)
 
 
 def _holding(job: Job, nodes: int) -> Job:

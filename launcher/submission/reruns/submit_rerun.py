@@ -103,6 +103,10 @@ def _in_hold(made: SubmissionPlan, hold: RunSpec) -> SubmissionPlan:
     problems = [
         f"{key}: the job asks for {wanted}, {where} has {has}" for exceeds, key, wanted, has in checks if exceeds
     ]
+    if spec.setup[: len(hold.setup)] != hold.setup:
+        problems.append(
+            f"environment.setup: {where} has run other lines, and only lines behind those can be added: take a new hold"
+        )
     if spec.container != hold.container:
         problems.append(f"environment.container: {where} is in {hold.container or 'no container'}: take a new hold")
     if problems:
@@ -111,8 +115,9 @@ def _in_hold(made: SubmissionPlan, hold: RunSpec) -> SubmissionPlan:
     nodes = min(spec.nodes, hold.all_nodes)
     spares = min(spec.spare_nodes, hold.all_nodes - nodes)
     spec = replace(
-        spec, held_by=hold.id, nodes=nodes, spare_nodes=spares, restart=restart, timeout_min=hold.timeout_min
-    )
+        spec, held_by=hold.id, nodes=nodes, spare_nodes=spares, restart=restart, timeout_min=hold.timeout_min,
+        code_path=list(made.python_path[1:]),
+    )  # fmt: skip
     return replace(made, spec=spec)
 
 

@@ -98,7 +98,7 @@ def term(link):
     return 0
 
 def many(link):
-    for n in range(500): link.send("progress", step=n)
+    for n in range(500): link.send("metrics", step=n, metrics={})
     os._exit(5)
 
 def store(fd):

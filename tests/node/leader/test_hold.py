@@ -72,6 +72,8 @@ def scripted(w):
 
     def stops(node, m):
         w.orders.append({**m, "on": node.index})
+        if m["cause"] not in ("user", "cancelled"):
+            return  # it saves, and ends in its own time
         for one in w.nodes:
             one.over.cancel()
             end(one, m["run"], "cancelled")
@@ -172,7 +174,7 @@ def test_a_command_stops_its_run_and_the_hold_stays(hold, virtual):
 
     w, end = runs(hold, virtual, script, lasts_s=500)
     assert end.state == "completed"
-    assert [(o["on"], o["save"]) for o in w.orders if o["type"] == "forward_stop"] == [(0, True)]
+    assert [(o["on"], o["cause"], o["left_s"]) for o in w.orders if o["type"] == "forward_stop"] == [(0, "user", None)]
 
 
 def test_a_node_that_cannot_begin_ends_the_run_everywhere(hold, virtual):
@@ -265,9 +267,9 @@ def test_what_ends_the_job_ends_the_hold_after_its_run(hold, virtual, means, sta
     w, end = runs(hold, virtual, script, lasts_s=9.0)
     assert (end.state, end.reason) == (state, said)
     assert [e["state"] for e in w.events("rerun_ended")] == ["cancelled" if means == "cancelled" else "completed"]
-    assert [o["type"] for o in w.orders if o["type"] != "join_rerun"] == (
-        ["forward_stop"] if means == "cancelled" else []
-    )
+    (stop,) = (o for o in w.orders if o["type"] != "join_rerun")
+    assert (stop["type"], stop["cause"]) == ("forward_stop", means)  # its agents may have begun after SLURM's signal
+    assert 40 < stop["left_s"] < 60
 
 
 def test_a_run_that_does_not_end_in_time_is_ended(hold, virtual):
@@ -287,7 +289,12 @@ def test_a_run_that_does_not_end_in_time_is_ended(hold, virtual):
     w, end = runs(hold, virtual, script, lasts_s=500)
     assert end.state == "completed"
     assert w.names_of("end_rerun") == ["a", "a"]
-    assert w.said["state"] == "failed"
+    outcome = read_outcome(w.paths.root.parent / "a" / "outcome.json")
+    assert (
+        (outcome["state"], outcome["reason"])
+        == (w.said["state"], w.said["reason"])
+        == ("failed", "Its hold ended before it did.")
+    )
 
 
 def test_a_new_leader_writes_how_the_run_of_a_dead_one_ended(hold, virtual):
@@ -331,3 +338,73 @@ def test_other_runs_hold_nothing(world, virtual):
         assert (await caller.says("rerun_refused"))["why"] == f"{w.spec.id} is no hold"
 
     assert virtual(w.attempt_once(script)).state == "completed"
+
+
+def test_a_hold_that_cannot_start_refuses_who_waits_for_it(world, virtual):
+    """`hold` and `rerun` typed one after the other: the second is told why, and takes away what it has made."""
+    w = world(hold=True, nodes=2, init_timeout_min=0.5, restart={"requeue": False})
+
+    async def script():
+        await w.until(lambda: w.events("node_joined"))
+        caller = Caller(w).connect()
+        caller.start("a")
+        assert "did not start within 0.5 min" in (await caller.says("rerun_refused"))["why"]
+        w.heard = True
+
+    assert virtual(w.attempt_once(script, absent=(1,))).state == "failed"
+    assert w.heard
+
+
+def test_a_run_whose_command_died_before_it_began_has_an_outcome(world, virtual):
+    """Nobody else would write one, and `launcher ls` would show it as running as long as the hold does."""
+    w = world(hold=True, nodes=2, init_timeout_min=0.5, restart={"requeue": False})
+    folder(w, "a")
+
+    async def script():
+        await w.until(lambda: w.events("node_joined"))
+        caller = Caller(w).connect()
+        caller.start("a")
+        await asyncio.sleep(1)
+        caller.link.hang_up()
+
+    virtual(w.attempt_once(script, absent=(1,)))
+    assert "did not start within 0.5 min" in read_outcome(w.paths.root.parent / "a" / "outcome.json")["reason"]
+
+
+def test_a_run_id_is_no_path(hold, virtual):
+    """Who knows the secret could name any folder otherwise."""
+
+    async def script(w):
+        for run in ("../b", "/tmp/b", "..", ""):
+            caller = Caller(w).connect()
+            caller.start(run)
+            assert (await caller.says("rerun_refused"))["why"] == "that is no run's id"
+
+    w, _ = runs(hold, virtual, script)
+    assert w.orders == []
+
+
+def test_hosts_that_break_again_and_again_serve_every_run(hold, virtual):
+    """Each run that trained is progress: a connection that breaks once a day excludes no host, and no death uses up the restarts."""
+
+    async def script(w):
+        for number in range(4):
+            folder(w, f"a{number}")
+            caller = Caller(w).connect()
+            caller.start(f"a{number}")
+            await caller.says("rerun_finished")
+            w.nodes[1].die()
+            await asyncio.sleep(30)
+
+    w = hold()
+    w.keep(start_s=2.0)
+
+    async def beside():
+        await asyncio.sleep(0)
+        scripted(w)
+        await w.until(lambda: read_state(w.paths.state).get("phase") == "holding")
+        await script(w)
+
+    assert virtual(w.attempt_once(beside)).state == "completed"
+    assert [e["state"] for e in w.events("rerun_ended")] == ["completed"] * 4
+    assert len(w.events("agent_revived")) == 4

@@ -19,8 +19,8 @@ def progressed(at: float, usual_s: float | None) -> HangWatch:
 def pause(pauses: Pauses, at: float, waits: dict[int, bool | None]) -> None:
     """A pause that began at ``at``, in which all ranks answer."""
     hangs = progressed(at, 0.1)
-    assert pauses.may_begin(at + 2.0, hangs)
-    pauses.begin(at + 2.0, hangs, set(RANKS))
+    assert pauses.may_begin(at + 3.0, hangs)
+    pauses.begin(at + 3.0, hangs, set(RANKS))
     for rank, waiting in waits.items():
         pauses.answered(rank, waiting)
 
@@ -46,16 +46,16 @@ def test_a_pause_of_all_blames_nobody() -> None:
 
 
 def test_each_pause_is_asked_about_once_and_short_ones_never() -> None:
-    """A pause is a second at least, and five usual steps; the question goes out once in it."""
+    """A pause is two heartbeats and a half at least, and five usual steps; the question goes out once in it."""
     pauses = Pauses()
 
-    assert not pauses.may_begin(100.9, progressed(100.0, 0.02))
+    assert not pauses.may_begin(102.4, progressed(100.0, 0.02))
     assert not pauses.may_begin(104.0, progressed(100.0, 1.0))
     assert not pauses.may_begin(104.0, progressed(100.0, None))
-    assert pauses.may_begin(101.1, progressed(100.0, 0.02))
-    pauses.begin(101.1, progressed(100.0, 0.02), set(RANKS))
+    assert pauses.may_begin(102.6, progressed(100.0, 0.02))
+    pauses.begin(102.6, progressed(100.0, 0.02), set(RANKS))
     assert not pauses.may_begin(109.0, progressed(100.0, 0.02))
-    assert pauses.may_begin(112.0, progressed(110.0, 0.02))
+    assert pauses.may_begin(113.0, progressed(110.0, 0.02))
 
 
 def test_the_leader_asks_in_a_pause_and_the_picture_tells(world, virtual):
