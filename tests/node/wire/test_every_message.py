@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_values import JSON, records, relaxed
 
-from launcher.node.wire.messages import FromAgent, Handshake, ToAgent
+import launcher.node.wire.hold_messages  # noqa: F401  (they are of the same families)
+from launcher.node.wire.handshake import Handshake
+from launcher.node.wire.messages import FromAgent, ToAgent
 from launcher.run.message_lines import MessageReader, decode_lines, encode
 from launcher.run.messages import FromWorker, ToWorker
 
