@@ -83,6 +83,9 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a terminal's ^C and ^Z are the agent's business too
             )
+        except OSError:
+            mine.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()

@@ -469,3 +469,26 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
+
+
+def test_a_server_that_could_not_start_anew_can_the_next_time(tmp_path: Path) -> None:
+    """An interpreter that this node does not have is told, and the one before works again; what is forked has the new environment."""
+    (tmp_path / "shows.py").write_text(
+        "import os\ndef main():\n    print(os.environ['COLOUR'], os.environ.get('MORE'), flush=True)\n"
+    )
+
+    async def body() -> None:
+        server = ForkServer(preload=["json"], environ={**os.environ, "COLOUR": "red"})
+        server.start()
+        with pytest.raises(ForkServerError, match="/no/such/python cannot be started: No such file or directory"):
+            await server.start_anew({**os.environ, "COLOUR": "blue"}, "/no/such/python")
+        await server.start_anew({**os.environ, "COLOUR": "green"}, sys.executable)
+        server.variables = {"MORE": "1"}
+        log, ended = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT, 0o600), asyncio.Event()
+        await server.fork("one", 0, "shows:main", [log], lambda status, t: ended.set(), cwd=str(tmp_path), env={})
+        await asyncio.wait_for(ended.wait(), 30)
+        os.close(log)
+        await server.stop()
+
+    asyncio.run(body())
+    assert (tmp_path / "log").read_text() == "green 1\n"
