@@ -26,7 +26,6 @@ from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection, proofs
 from launcher.node.wire import messages as wire
 from launcher.run import messages
-from launcher.run.files import read_lines
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
@@ -55,7 +54,7 @@ class ScriptedAgent:
         self.ranks: list[int] = []
         self.round = 0
         self.stop_at = STEPS
-        self.step = 0
+        self.step = self.told = 0
         self.held = asyncio.Event()
 
     def say(self, rank: int, said: messages.FromWorker) -> None:
@@ -103,10 +102,24 @@ class ScriptedAgent:
     async def beat(self) -> None:
         """As `launcher.node.agent.agent` does."""
         while True:
-            use = [
-                wire.RankUse(rank=r, cpu_percent=99.0, rss_bytes=2**32, gpu_percent=95.0, state="R") for r in self.ranks
-            ]
-            self.peer.send(wire.Alive(t=time.time(), cpu_percent=50.0, mem_bytes=2**36, ranks=use))
+            news, self.told = self.step > self.told, max(self.told, self.step)
+            steps = {
+                "step": self.step,
+                "step_time_s": self.step_s,
+                "wait_s": 0.01,
+                "data_s": 0.0,
+                "longest_s": self.step_s,
+            }
+            uses = {
+                "cpu_percent": 99.0,
+                "rss_bytes": 2**32,
+                "gpu_percent": 95.0,
+                "state": "R",
+                **(steps if news else {}),
+            }
+            more = {"round": self.round, "total_steps": STEPS, "epoch": 0, "epochs": 1} if news else {}
+            use = [wire.RankUse(rank=r, **uses) for r in self.ranks]
+            self.peer.send(wire.Alive(t=time.time(), cpu_percent=50.0, mem_bytes=2**36, ranks=use, **more))
             await asyncio.sleep(wire.HEARTBEAT_S)
 
     def obey(self, order: wire.ToAgent | None) -> None:
@@ -144,7 +157,6 @@ class ScriptedAgent:
                 self.say(rank, said)
             self.say(rank, messages.WorkerPhase(name="train"))
         due = time.monotonic()
-        told = 0.0
         while self.step < self.stop_at:
             due += self.step_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -153,16 +165,10 @@ class ScriptedAgent:
             if self.step >= self.stop_at:
                 break
             self.step += 1
-            if (
-                time.monotonic() - told < 0.1 and self.step < self.stop_at
-            ):  # a worker reports ten times a second at most
-                continue
-            told = time.monotonic()
-            for rank in self.ranks:
-                progress = {"epoch": 0, "epochs": 1, "samples": self.step * 512, "total_steps": STEPS, "t": time.time()}
-                self.say(
-                    rank, messages.WorkerProgress(step=self.step, step_time_s=self.step_s, wait_s=0.01, **progress)
-                )
+            if self.step == 1:  # later ones come with the heartbeat
+                self.told = 1
+                for rank in self.ranks:
+                    self.say(rank, messages.WorkerProgress(step=1, total_steps=STEPS, t=time.time()))
         for rank in self.ranks:
             self.say(rank, messages.WorkerStopped(step=self.stop_at, saved=False))
             exit_ = {"exit_code": 0, "signal": None, "t": time.time(), "last_lines": [], "oom": False}
@@ -189,7 +195,9 @@ async def lead(
     began = time.time()
     leading = asyncio.ensure_future(leader.run(connection.server(KEY, [port], peers=args.nodes, local=True)))
     watching = asyncio.ensure_future(lag.watch())
-    ordered = await told(paths, "round_started", leading)
+    history = History(paths.events)
+    joined = await history.told("node_joined", leading, args.nodes)
+    ordered = await history.told("round_started", leading)
     await asyncio.sleep(5)
     lag.most, before, wall = 0.0, time.process_time(), time.monotonic()
     await asyncio.sleep(args.seconds)
@@ -199,12 +207,13 @@ async def lead(
         assert other.stdin is not None
         other.stdin.write(b"T")
         other.stdin.flush()
-    agreed = await told(paths, "agreed", leading)
+    agreed = await history.told("agreed", leading)
     ending = await leading
     watching.cancel()
     return {
         "nodes": args.nodes, "ranks": args.ranks, "step_s": args.step, "codes": not args.no_codes,
-        "ordered_s": round(ordered - began, 2), "leader_cpu": round(cpu, 4), "lag_max_s": round(steady_lag, 3),
+        "joined_s": round(joined - began, 2), "ordered_s": round(ordered - began, 2),
+        "leader_cpu": round(cpu, 4), "lag_max_s": round(steady_lag, 3),
         "agreed_s": round(agreed - asked, 2), "end": ending.state,
         "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }  # fmt: skip
@@ -223,15 +232,32 @@ class Lag:
             self.most = max(self.most, time.monotonic() - due)
 
 
-async def told(paths: RunPaths, type_: str, leading: asyncio.Future[Any]) -> float:
-    """Wait until the history tells this; returns when it was."""
-    while True:
-        for event in read_lines(paths.events):
-            if event["type"] == type_:
-                return float(event["t"])
-        if leading.done():
-            raise SystemExit(f"the run ended before {type_}: {leading.result()}")
-        await asyncio.sleep(0.1)
+class History:
+    """The events of the run, read on from where it was read last: this process is the leader's, whose load is measured."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at = path, 0
+        self.seen: dict[str, list[float]] = {}
+
+    def look(self) -> None:
+        """Read what is new."""
+        if self.path.exists():
+            with self.path.open("rb") as f:
+                f.seek(self.at)
+                whole, _, _ = f.read().rpartition(b"\n")
+            self.at += len(whole) + 1 if whole else 0
+            for line in whole.splitlines():
+                event = json.loads(line)
+                self.seen.setdefault(event["type"], []).append(float(event["t"]))
+
+    async def told(self, type_: str, leading: asyncio.Future[Any], count: int = 1) -> float:
+        """Wait until the history has told this so often; returns when it was."""
+        while len(self.seen.get(type_, [])) < count:
+            if leading.done():
+                raise SystemExit(f"the run ended before {type_}: {leading.result()}")
+            await asyncio.sleep(0.1)
+            self.look()
+        return self.seen[type_][count - 1]
 
 
 def main() -> None:

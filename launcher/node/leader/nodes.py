@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from launcher.node.leader.tally import Watched
 from launcher.node.wire.messages import SILENCE_S, AgentHello, ChecksDone, Link, ToAgent
 
 
@@ -14,7 +15,7 @@ class Node:
     index: int
     name: str
     """As SLURM calls it."""
-    link: Link | None = None
+    link: Link | None = Watched(None)  # type: ignore[assignment]
     host: str = ""
     """As it calls itself; its name until it has joined."""
     address: str = ""
@@ -31,15 +32,15 @@ class Node:
     """Of its agent's process."""
     asked_at: float | None = None
     """When the keeper was asked to start its agent again, by the leader's clock; None: it was not, or has answered."""
-    bad: str | None = None
+    bad: str | None = Watched(None)  # type: ignore[assignment]
     """Why it is not used any more in this attempt."""
     suspect: str | None = None
     """Why the next attempt should not get it, although this one cannot do without it."""
-    job: str | None = None
+    job: str | None = Watched(None)  # type: ignore[assignment]
     """The id of the job that holds this node alone, in place of one that is missing; None: the run's job holds it."""
-    leaves: bool = False
+    leaves: bool = Watched(False)  # type: ignore[assignment]
     """Its own job is ending, or it is not needed: no round begins with it."""
-    unchecked: bool = False
+    unchecked: bool = Watched(False)  # type: ignore[assignment]
     """It has joined while the run trains, and its checks have not ended."""
     joined_at: float = 0.0
     """When it joined last, by the leader's clock."""
@@ -47,6 +48,14 @@ class Node:
     """When its connection was lost, by the leader's clock; None while it is connected and before it was."""
     lost_why: str = ""
     """"silent" or "closed", once it was lost."""
+
+    nodes: Nodes | None = None
+    """Those that it is one of."""
+
+    def noted(self) -> None:
+        """Have the lists of nodes made anew: it came, left, or became fit or unfit (`Watched`)."""
+        if (nodes := self.__dict__.get("nodes")) is not None:
+            nodes.changed()
 
     @property
     def here(self) -> bool:
@@ -73,7 +82,10 @@ class Nodes:
     """All nodes of the allocation."""
 
     def __init__(self, names: list[str]) -> None:
-        self.all = [Node(index, name, host=name) for index, name in enumerate(names)]
+        self.all: list[Node] = []
+        self._lists: tuple[list[Node], list[Node]] | None = None
+        for index, name in enumerate(names):
+            self._take(Node(index, name, host=name))
         self._by_link: dict[Link, Node] = {}
 
     def join(self, link: Link, hello: AgentHello, now: float) -> Node:
@@ -90,9 +102,24 @@ class Nodes:
 
     def add(self, job: str) -> Node:
         """Add a node with a job of its own, which has not joined yet."""
-        node = Node(len(self.all), "", job=job)
+        return self._take(Node(len(self.all), "", job=job))
+
+    def _take(self, node: Node) -> Node:
         self.all.append(node)
+        node.nodes = self
+        self.changed()
         return node
+
+    def changed(self) -> None:
+        """Have the lists made anew when they are asked for."""
+        self._lists = None
+
+    def _sorted(self) -> tuple[list[Node], list[Node]]:
+        """Return the healthy and the missing ones; with a thousand nodes nobody may look at all of them for each that joins."""
+        if self._lists is None:
+            missing = [n for n in self.all if not n.here and n.bad is None and n.job is None]
+            self._lists = [n for n in self.all if n.healthy], missing
+        return self._lists
 
     def of(self, link: Link) -> Node | None:
         """Return the node of a connection."""
@@ -117,9 +144,9 @@ class Nodes:
     @property
     def healthy(self) -> list[Node]:
         """Those that may train, in the allocation's order."""
-        return [n for n in self.all if n.healthy]
+        return self._sorted()[0]
 
     @property
     def missing(self) -> list[Node]:
         """Those of the run's job that have not joined (and are not given up)."""
-        return [n for n in self.all if not n.here and n.bad is None and n.job is None]
+        return self._sorted()[1]

@@ -77,6 +77,10 @@ class Rank:
     """What it uses, as its agent saw last."""
     failure: Failure | None = Watched(None)  # type: ignore[assignment]
 
+    def noted(self) -> None:
+        """Have the round count it anew (`Watched`)."""
+        self.round.tally.changed.add(self)
+
     @property
     def over(self) -> bool:
         """Whether it has nothing left to do in this round."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Watched:
-    """A field of `Rank` that the round's `Tally` depends on: a rank whose value changes is counted anew."""
+    """A field on which what is counted depends: its owner's ``noted`` is called when the value changes."""
 
     def __init__(self, default: Any) -> None:
         self._default = default
@@ -15,13 +15,13 @@ class Watched:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_{name}"
 
-    def __get__(self, rank: Any, owner: type) -> Any:
-        return self._default if rank is None else rank.__dict__.get(self._name, self._default)
+    def __get__(self, one: Any, owner: type) -> Any:
+        return self._default if one is None else one.__dict__.get(self._name, self._default)
 
-    def __set__(self, rank: Any, value: Any) -> None:
-        if rank.__dict__.get(self._name, self._default) is not value:
-            rank.__dict__[self._name] = value
-            rank.round.tally.changed.add(rank)
+    def __set__(self, one: Any, value: Any) -> None:
+        if one.__dict__.get(self._name, self._default) is not value:
+            one.__dict__[self._name] = value
+            one.noted()
 
 
 class Tally:
