@@ -8,6 +8,7 @@ from typing import Any
 from launcher.node.leader.board import Board
 from launcher.run import clock
 
+_PICTURE_S, _RANKS_A_SECOND = 1.0, 1000
 _SAMPLES_S = 10.0
 _SAMPLES_KEPT = 90_000
 """Samples of single ranks (16 MB) for each time that the run's age grows by a factor of e."""
@@ -63,6 +64,11 @@ def _phase(board: Board) -> str:
     if "evaluate" in phases:
         return "evaluating"
     return "training" if phases <= {"train", "save", "script", "teardown"} else "starting"
+
+
+def picture_every_s(ranks: int) -> float:
+    """Seconds between two pictures of so many ranks: each tells every rank, which takes 10 µs of the event loop and 400 bytes."""
+    return max(_PICTURE_S, ranks / _RANKS_A_SECOND)
 
 
 def sample_every_s(ranks: int, held_s: float, round_s: float) -> float:

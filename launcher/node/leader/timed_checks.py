@@ -11,7 +11,7 @@ from launcher.node.leader import replacements, revivals
 from launcher.node.leader.board import Board, caused
 from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
-from launcher.node.leader.picture import picture, sample_every_s
+from launcher.node.leader.picture import picture, picture_every_s, sample_every_s
 from launcher.node.leader.queue_early import queue_early
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import HOPELESS
@@ -31,7 +31,7 @@ _QUIET_NODE_S = 2.5
 _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
-_PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S, _REPLACE_S = 1.0, 2.0, 5.0, 1.0, 10.0
+_FENCE_S, _WATCH_S, _STARTS_S, _REPLACE_S = 2.0, 5.0, 1.0, 10.0
 _HOURS_STOP_S = 600.0
 """Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
@@ -90,7 +90,8 @@ class TimedChecks:
             if self._is_due("fence", _FENCE_S, now) and (self._looking is None or self._looking.done()):
                 # In a task of its own: a folder that is away may take a minute to answer, and nodes may fall silent meanwhile.
                 self._looking = asyncio.get_running_loop().create_task(self._fence())
-            if self._is_due("picture", _PICTURE_S, now):
+            ranks = board.round.world_size if board.round is not None else 0
+            if self._is_due("picture", picture_every_s(ranks), now):
                 board.history.state(picture(board))
                 refused = board.history.refused
                 if refused and refused != self._refused:
