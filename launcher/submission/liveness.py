@@ -48,7 +48,8 @@ class RunLocation:
     @property
     def in_foreign_job(self) -> bool:
         """Whether it runs in an allocation that the user had before (salloc): that one stays."""
-        return self.backend == "slurm" and self.hold is None and self._submission.get("job_folder") is None
+        named = self._submission.get("job_folder", "")  # an older version named none
+        return self.backend == "slurm" and self.hold is None and named is None
 
     def slurm_state(self) -> str:
         """Return the job's state in SLURM; "" when SLURM knows no such job. Raises SiteError when SLURM does not answer."""

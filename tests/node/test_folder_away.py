@@ -12,10 +12,11 @@ from an_event import an_event
 from away import Away
 
 from launcher.errors import RunDirError
-from launcher.node.agent import description, entry
+from launcher.node.agent import description
 from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.membership import Doors
 from launcher.node.agent.preflight import Preflight
+from launcher.node.agent.read_run import read_run
 from launcher.node.checkpoints import fence
 from launcher.node.leader import wait_for_runs
 from launcher.node.sidecars import trackers
@@ -48,7 +49,7 @@ def test_an_agent_reads_its_run_with_patience(run, away: Away, what: str) -> Non
     """Variables that cannot be read at first are none that nobody has passed."""
     away.refuse(run[1].root / what, errno.ESTALE, times=3)
 
-    assert entry._read(run[1])[1:] == ("ab" * 32, {"TOKEN": "t"})
+    assert read_run(run[1])[1:] == ("ab" * 32, {"TOKEN": "t"})
     assert len(away.refused) == 3
 
 
@@ -57,7 +58,7 @@ def test_an_agent_without_a_spec_does_not_wait(run) -> None:
     run[1].spec.unlink()
 
     with pytest.raises(RunDirError, match=r"holds no spec\.json"):
-        entry._read(run[1])
+        read_run(run[1])
 
 
 def test_a_node_whose_view_comes_back_is_used(run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:

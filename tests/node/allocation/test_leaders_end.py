@@ -11,7 +11,7 @@ import pytest
 from an_event import an_event
 
 from launcher.errors import RunDirError
-from launcher.node.agent import entry
+from launcher.node.agent import leading
 from launcher.node.agent.membership import Doors
 from launcher.node.allocation import teardown
 from launcher.node.allocation.allocation import HandedBack, SignalMeaning
@@ -94,7 +94,7 @@ def ends_with(paths: RunPaths, error: Exception, capfd: pytest.CaptureFixture[st
         return await asyncio.sleep(100, 0)
 
     doors = Doors(RunSpec.read(paths.spec), "0" * 32, "5.0", ["n0"], 0)
-    code = asyncio.run(entry.lead_and_obey(SimpleNamespace(run=fails), obeys(), doors)).exit_code
+    code = asyncio.run(leading.lead_and_obey(SimpleNamespace(run=fails), obeys(), doors)).exit_code
     with (paths.submitit / "5_0_log.out").open("a") as log:
         log.write(
             f"{MARK}5.{life}\nsubmitit INFO (x) - starting\n{capfd.readouterr().err}srun: error: n0: task 0: Exited\n"
