@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import inflict
+import pytest
 from cluster import Cluster
 from harness import Run, digest, job_text
 from held import LIMIT_S, WORLD, Held
@@ -53,6 +54,7 @@ def test_a_preempted_hold_lets_its_rerun_save(cluster: Cluster, tmp_path: Path, 
     run.wait_no_process()
 
 
+@pytest.mark.long
 def test_the_time_limit_of_the_hold_is_the_reruns(cluster: Cluster, tmp_path: Path) -> None:
     """SLURM announces it to the hold's job: the rerun stops and saves in time."""
     made = Held(
