@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from launcher.node.leader.tally import Watched
@@ -53,9 +54,9 @@ class Node:
     """Those that it is one of."""
 
     def noted(self) -> None:
-        """Have the lists of nodes made anew: it came, left, or became fit or unfit (`Watched`)."""
+        """Have the lists of nodes follow: it came, left, or became fit or unfit (`Watched`)."""
         if (nodes := self.__dict__.get("nodes")) is not None:
-            nodes.changed()
+            nodes.changed(self)
 
     @property
     def here(self) -> bool:
@@ -83,7 +84,8 @@ class Nodes:
 
     def __init__(self, names: list[str]) -> None:
         self.all: list[Node] = []
-        self._lists: tuple[list[Node], list[Node]] | None = None
+        self._healthy: list[Node] = []
+        self._missing: list[Node] = []
         for index, name in enumerate(names):
             self._take(Node(index, name, host=name))
         self._by_link: dict[Link, Node] = {}
@@ -107,19 +109,19 @@ class Nodes:
     def _take(self, node: Node) -> Node:
         self.all.append(node)
         node.nodes = self
-        self.changed()
+        self.changed(node)
         return node
 
-    def changed(self) -> None:
-        """Have the lists made anew when they are asked for."""
-        self._lists = None
-
-    def _sorted(self) -> tuple[list[Node], list[Node]]:
-        """Return the healthy and the missing ones; with a thousand nodes nobody may look at all of them for each that joins."""
-        if self._lists is None:
-            missing = [n for n in self.all if not n.here and n.bad is None and n.job is None]
-            self._lists = [n for n in self.all if n.healthy], missing
-        return self._lists
+    def changed(self, node: Node) -> None:
+        """Put a node where it belongs: with thousands of them nobody may look at all for each that joins."""
+        missing = not node.here and node.bad is None and node.job is None
+        for those, fits in ((self._healthy, node.healthy), (self._missing, missing)):
+            at = bisect_left(those, node.index, key=lambda one: one.index)
+            there = at < len(those) and those[at] is node
+            if fits and not there:
+                those.insert(at, node)
+            elif there and not fits:
+                del those[at]
 
     def of(self, link: Link) -> Node | None:
         """Return the node of a connection."""
@@ -144,9 +146,9 @@ class Nodes:
     @property
     def healthy(self) -> list[Node]:
         """Those that may train, in the allocation's order."""
-        return self._sorted()[0]
+        return list(self._healthy)
 
     @property
     def missing(self) -> list[Node]:
         """Those of the run's job that have not joined (and are not given up)."""
-        return self._sorted()[1]
+        return list(self._missing)

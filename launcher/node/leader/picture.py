@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from launcher.node.leader.board import Board
+from launcher.node.leader.rounds import Rank
 from launcher.run import clock
 
+_AT_ONCE = 500
 _PICTURE_S, _RANKS_A_SECOND = 1.0, 1000
 _SAMPLES_S = 10.0
 _SAMPLES_KEPT = 90_000
@@ -25,8 +29,18 @@ def missing(board: Board) -> list[dict[str, Any]]:
     ]
 
 
-def picture(board: Board) -> dict[str, Any]:
-    """Return the keys of `launcher.run.state`."""
+async def each_rank(ranks: Sequence[Rank], tell: Callable[[Rank], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what ``tell`` says of each rank; the event loop goes on between some hundreds of them."""
+    told: list[dict[str, Any]] = []
+    for at in range(0, len(ranks), _AT_ONCE):
+        told += map(tell, ranks[at : at + _AT_ONCE])
+        if len(ranks) > _AT_ONCE:
+            await asyncio.sleep(0)
+    return told
+
+
+def picture(board: Board, ranks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the keys of `launcher.run.state`. ``ranks``: those of the round, where they are told already."""
     round_, now = board.round, board.now()
     used = round_.nodes if round_ is not None else []
     saver = board.saver
@@ -43,7 +57,7 @@ def picture(board: Board) -> dict[str, Any]:
         "world_size": round_.world_size if round_ is not None else board.spec.world_size,
         "nodes": [n.host for n in used],
         "spares": [n.host for n in board.nodes.healthy if n not in used],
-        "ranks": [r.picture(now) for r in round_.ranks] if round_ is not None else [],
+        "ranks": [r.picture(now) for r in round_.ranks] if round_ is not None and ranks is None else ranks or [],
         "metrics": dict(board.metrics),
         "rate": round_.rate(now) if round_ is not None else None,
         "allocation_t": round(board.began_t, 3),

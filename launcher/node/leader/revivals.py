@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from itertools import islice
 
 from launcher.node.leader.board import Board, KeeperLink
 from launcher.node.leader.nodes import Node
@@ -35,7 +36,8 @@ def welcome(board: Board) -> wire.Welcome:
 
 def _line(board: Board) -> list[int]:
     """Return the nodes that are next in line to lead, by index."""
-    return [node.index for node in board.nodes.healthy if node.name != board.host and node.job is None][: wire.IN_LINE]
+    others = (node.index for node in board.nodes.healthy if node.name != board.host and node.job is None)
+    return list(islice(others, wire.IN_LINE))
 
 
 def tell_line(board: Board) -> None:

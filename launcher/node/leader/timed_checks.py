@@ -11,9 +11,9 @@ from launcher.node.leader import replacements, revivals
 from launcher.node.leader.board import Board, caused
 from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
-from launcher.node.leader.picture import picture, picture_every_s, sample_every_s
+from launcher.node.leader.picture import each_rank, picture, picture_every_s, sample_every_s
 from launcher.node.leader.queue_early import queue_early
-from launcher.node.leader.rounds import Round
+from launcher.node.leader.rounds import Rank, Round
 from launcher.node.leader.saving import HOPELESS
 from launcher.node.policy.budgets import PLAIN_SCRIPT_PROGRESS_S
 from launcher.node.policy.decisions import Evidence, Kind
@@ -90,9 +90,11 @@ class TimedChecks:
             if self._is_due("fence", _FENCE_S, now) and (self._looking is None or self._looking.done()):
                 # In a task of its own: a folder that is away may take a minute to answer, and nodes may fall silent meanwhile.
                 self._looking = asyncio.get_running_loop().create_task(self._fence())
-            ranks = board.round.world_size if board.round is not None else 0
-            if self._is_due("picture", picture_every_s(ranks), now):
-                board.history.state(picture(board))
+            pictured = board.round
+            ranks = pictured.ranks if pictured is not None else []
+            if self._is_due("picture", picture_every_s(len(ranks)), now):
+                told = await each_rank(ranks, lambda rank: rank.picture(now))
+                board.history.state(picture(board, told if board.round is pictured else None))
                 refused = board.history.refused
                 if refused and refused != self._refused:
                     board.history.warn(f"the history cannot be written: {refused}; retrying")
@@ -101,7 +103,7 @@ class TimedChecks:
                 held_s = board.budgets.spent_with_current_s(clock.now())
                 every_s = sample_every_s(round_.world_size, held_s, now - round_.began)
                 if self._is_due("samples", every_s, now):
-                    board.history.samples([rank.sample() for rank in round_.ranks])
+                    board.history.samples(await each_rank(round_.ranks, Rank.sample))
 
     def _replace(self) -> None:
         """Ask for what is missing, in a task of its own: SLURM may take long to answer."""
