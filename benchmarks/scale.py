@@ -26,6 +26,7 @@ from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection, proofs
 from launcher.node.wire import messages as wire
 from launcher.run import messages
+from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
@@ -47,13 +48,13 @@ def without_codes() -> None:
 class ScriptedAgent:
     """One node: what an agent and its workers send, without processes."""
 
-    def __init__(self, node: int, ranks: int, step_s: float) -> None:
-        self.node, self.count, self.step_s = node, ranks, step_s
+    def __init__(self, node: int, ranks: int, step_s: float, paths: RunPaths) -> None:
+        self.node, self.count, self.step_s, self.paths = node, ranks, step_s, paths
         self.peer: connection.Peer
         self.training: asyncio.Task[None] | None = None
         self.ranks: list[int] = []
         self.round = 0
-        self.stop_at = STEPS
+        self.stop_at, self.saves = STEPS, False
         self.step = self.told = 0
         self.held = asyncio.Event()
 
@@ -129,12 +130,15 @@ class ScriptedAgent:
                 self.peer.send(wire.StoreReady(round=order.round, port=1))
             case wire.StartRound():
                 self.round, self.ranks = order.round, [place.rank for place in order.workers]
+                self.step = self.told = 0
                 self.training = asyncio.ensure_future(self.train())
             case wire.ToWorkers():
                 self.hear(messages.ToWorker.read(order.message, []), order.ranks)
             case wire.EndRound():
                 if self.training is not None:
                     self.training.cancel()
+                for rank in self.ranks:
+                    self.exited(rank, signal=9)
                 self.peer.send(wire.Cleared(round=order.round))
 
     def hear(self, said: messages.ToWorker | None, to: list[int] | None) -> None:
@@ -146,7 +150,7 @@ class ScriptedAgent:
                 for rank in mine:
                     self.say(rank, messages.WorkerEntered(step=self.step + 1))
             case messages.StopAt():
-                self.stop_at = said.step
+                self.stop_at, self.saves = said.step, said.save
                 self.held.clear()
 
     async def train(self) -> None:
@@ -170,16 +174,43 @@ class ScriptedAgent:
                 for rank in self.ranks:
                     self.say(rank, messages.WorkerProgress(step=1, total_steps=STEPS, t=time.time()))
         for rank in self.ranks:
-            self.say(rank, messages.WorkerStopped(step=self.stop_at, saved=False))
-            exit_ = {"exit_code": 0, "signal": None, "t": time.time(), "last_lines": [], "oom": False}
-            self.peer.send(wire.WorkerExit(round=self.round, rank=rank, **exit_))
+            if self.saves:
+                self.save(rank)
+            self.say(rank, messages.WorkerStopped(step=self.stop_at, saved=self.saves))
+            self.exited(rank, exit_code=0)
+
+    def save(self, rank: int) -> None:
+        """Write a rank's part of the checkpoint, a small file, and tell of it."""
+        folder, data = self.paths.checkpoint_tmp(0, self.round, self.stop_at), str(rank).encode()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank-{rank:05d}").write_bytes(data)
+        digest = new_hash()
+        digest.update(data)
+        files = [{"name": f"rank-{rank:05d}", "size": len(data), "hash": digest.hexdigest()}]
+        self.say(rank, messages.WorkerSaveBegun(step=self.stop_at))
+        self.say(
+            rank, messages.WorkerShard(step=self.stop_at, files=files, seconds=0.1, blocked_s=0.1, hash_name=HASH_NAME)
+        )
+
+    def exited(self, rank: int, *, exit_code: int | None = None, signal: int | None = None) -> None:
+        """Tell that the process of a rank has ended."""
+        end = {"exit_code": exit_code, "signal": signal, "t": time.time(), "last_lines": [], "oom": False}
+        self.peer.send(wire.WorkerExit(round=self.round, rank=rank, **end))
 
 
-async def agents(nodes: range, ranks: int, step_s: float, port: int) -> None:
-    """Run these nodes; a line on standard input is SLURM's TERM."""
+async def agents(nodes: range, ranks: int, step_s: float, port: int, paths: RunPaths) -> None:
+    """Run these nodes; on standard input a T is SLURM's TERM, a K the death of a rank of the first node."""
     signalled = asyncio.Event()
-    asyncio.get_running_loop().add_reader(0, lambda: (os.read(0, 1), signalled.set()))
-    await asyncio.gather(*(ScriptedAgent(node, ranks, step_s).run(port, signalled) for node in nodes))
+    made = [ScriptedAgent(node, ranks, step_s, paths) for node in nodes]
+
+    def told() -> None:
+        if os.read(0, 1) == b"T":
+            signalled.set()
+        else:
+            made[0].exited(made[0].ranks[0], signal=9)
+
+    asyncio.get_running_loop().add_reader(0, told)
+    await asyncio.gather(*(agent.run(port, signalled) for agent in made))
 
 
 # --- the leader ---
@@ -202,21 +233,33 @@ async def lead(
     lag.most, before, wall = 0.0, time.process_time(), time.monotonic()
     await asyncio.sleep(args.seconds)
     cpu = (time.process_time() - before) / (time.monotonic() - wall)
-    steady_lag, asked = lag.most, time.time()
-    for other in others:
-        assert other.stdin is not None
-        other.stdin.write(b"T")
-        other.stdin.flush()
+    steady_lag, killed = lag.most, time.time()
+    tell(others[-1:], b"K")
+    restarted = await history.told("round_started", leading, 2)
+    await history.told("first_step", leading, 2)
+    await asyncio.sleep(3 * args.step)
+    asked = time.time()
+    tell(others, b"T")
     agreed = await history.told("agreed", leading)
+    saved = await history.told("saved", leading)
     ending = await leading
     watching.cancel()
     return {
         "nodes": args.nodes, "ranks": args.ranks, "step_s": args.step, "codes": not args.no_codes,
         "joined_s": round(joined - began, 2), "ordered_s": round(ordered - began, 2),
         "leader_cpu": round(cpu, 4), "lag_max_s": round(steady_lag, 3),
-        "agreed_s": round(agreed - asked, 2), "end": ending.state,
+        "restart_s": round(restarted - killed, 2), "agreed_s": round(agreed - asked, 2), "saved_s": round(saved - agreed, 2),
+        "end": ending.state,
         "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }  # fmt: skip
+
+
+def tell(others: list[subprocess.Popen[bytes]], what: bytes) -> None:
+    """Tell processes of agents what happens to them."""
+    for other in others:
+        assert other.stdin is not None
+        other.stdin.write(what)
+        other.stdin.flush()
 
 
 class Lag:
@@ -270,6 +313,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--no-codes", action="store_true")
     parser.add_argument("--agents", nargs=3, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard > 0 else FILES, hard))
@@ -277,7 +321,7 @@ def main() -> None:
         without_codes()
     if args.agents:
         first, end, port = args.agents
-        asyncio.run(agents(range(first, end), args.ranks, args.step, port))
+        asyncio.run(agents(range(first, end), args.ranks, args.step, port, RunPaths(args.run)))
         return
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         found = run(Path(folder), args, stack)
@@ -289,14 +333,14 @@ def run(folder: Path, args: argparse.Namespace, stack: contextlib.ExitStack) -> 
     paths = RunPaths(folder)
     RunSpec(
         id="scale", name="scale", run_dir=str(folder), work=Work(kind="task", target="x:Y"), batch="local", nodes=args.nodes,
-        tasks_per_node=args.ranks, timeout_min=60, backend="gloo", preflight=False, checkpoint=CheckpointSpec(enabled=False),
+        tasks_per_node=args.ranks, timeout_min=60, backend="gloo", preflight=False, checkpoint=CheckpointSpec(interval_min=10_000),
     ).write(paths.spec)  # fmt: skip
     port = KEY.candidate_ports([20000, 32000])[0]
     flags = [*(["--no-codes"] if args.no_codes else []), "--ranks", str(args.ranks), "--step", str(args.step)]
     others = []
     for at in range(PROCESSES):
         nodes = [str(args.nodes * at // PROCESSES), str(args.nodes * (at + 1) // PROCESSES), str(port)]
-        words = [sys.executable, __file__, *flags, "--agents", *nodes]
+        words = [sys.executable, __file__, *flags, "--run", str(folder), "--agents", *nodes]
         others.append(subprocess.Popen(words, stdin=subprocess.PIPE))
         stack.callback(others[-1].wait)
         stack.callback(others[-1].kill)
