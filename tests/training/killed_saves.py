@@ -104,7 +104,7 @@ class _Lines:
         self.lines = lines
 
     def send(self, message: ToWorkers) -> None:
-        for rank in message.ranks or ():
+        for rank in range(len(self.lines)) if message.ranks is None else message.ranks:
             try:
                 self.lines[rank].sendall(encode(message.message))
             except OSError:  # that worker is dead
