@@ -63,37 +63,31 @@ class ScriptedAgent:
         self.peer.send(wire.WorkerSaid(round=self.round, rank=rank, message=said.to_wire()))
 
     async def run(self, port: int, signalled: asyncio.Event) -> None:
-        """Join, obey, leave."""
-        self.peer = await connection.find_leader("127.0.0.1", [port], KEY, timeout_s=600)
-        facts = dict.fromkeys(wire.NodeFacts._frozen_fields)
-        shown = {
-            **facts,
-            "gpu_names": [],
-            "gpu_mem_bytes": [],
-            "warnings": [],
-            "sees_run_dir": True,
-            "address": "127.0.0.1",
-        }
-        hello = {
-            "node": self.node,
-            "host": f"n{self.node}",
-            "pid": 1,
-            "attempt": None,
-            "facts": wire.NodeFacts(**shown),
-        }
-        self.peer.send(wire.AgentHello(**hello))
-        beat = asyncio.ensure_future(self.beat())
-        tell = asyncio.ensure_future(self.tell_signal(signalled))
-        reader = MessageReader(wire.ToAgent, print)
-        async for values in self.peer.messages():
-            order = reader.read(values)
-            if isinstance(order, wire.Shutdown):
-                break
-            self.obey(order)
-        beat.cancel()
-        tell.cancel()
+        """Join, obey, leave. A leader that is dialled by a thousand at once hangs up on some before they have proved anything."""
+        while not await self.joined(port, signalled):
+            pass
         self.peer.send(wire.Leaving())
         await self.peer.hang_up()
+
+    async def joined(self, port: int, signalled: asyncio.Event) -> bool:
+        """Join and obey; return whether the leader has sent this agent away."""
+        self.peer = await connection.find_leader("127.0.0.1", [port], KEY, timeout_s=600)
+        lists: dict[str, Any] = {"gpu_names": [], "gpu_mem_bytes": [], "warnings": []}
+        shown = {**dict.fromkeys(wire.NodeFacts._frozen_fields), **lists, "sees_run_dir": True, "address": "127.0.0.1"}
+        facts = wire.NodeFacts(**shown)
+        self.peer.send(wire.AgentHello(node=self.node, host=f"n{self.node}", pid=1, attempt=None, facts=facts))
+        beside = [asyncio.ensure_future(self.beat()), asyncio.ensure_future(self.tell_signal(signalled))]
+        reader = MessageReader(wire.ToAgent, print)
+        try:
+            async for values in self.peer.messages():
+                order = reader.read(values)
+                if isinstance(order, wire.Shutdown):
+                    return True
+                self.obey(order)
+            return False
+        finally:
+            for task in beside:
+                task.cancel()
 
     async def tell_signal(self, signalled: asyncio.Event) -> None:
         """SLURM sends its signals to every node."""

@@ -33,7 +33,7 @@ _QUIET = (ev.RunSubmitted, ev.NodeJoined, ev.Saved, ev.SaveStarted, ev.Agreed, e
 """Events that are not printed: the progress bar and the last line show them."""
 
 
-class Follower:
+class _Follower:
     """Prints a run's new events at each look; on a terminal with a progress bar below them."""
 
     def __init__(self, paths: RunPaths) -> None:
@@ -83,20 +83,25 @@ def _progress() -> Progress:
 
 
 def follow_run(
-    paths: RunPaths, alive: Callable[[], bool], *, before_look: Callable[[], None] = lambda: None
+    paths: RunPaths,
+    alive: Callable[[], bool],
+    *,
+    before_look: Callable[[], None] = lambda: None,
+    told: Callable[[], dict[str, Any] | None] = lambda: None,
 ) -> dict[str, Any]:
     """Print the run's progress until it has an outcome, and return the outcome.
 
-    ``alive`` tells whether anything still works on the run; ``before_look`` is called four times a second.
+    ``alive`` tells whether anything still works on the run; ``before_look`` is called four times a second. ``told``: the outcome, where
+    it is known from elsewhere: NFS may show the file a minute late.
     Raises RunFailedError when all processes have ended and none wrote an outcome.
     """
-    follower = Follower(paths)
+    follower = _Follower(paths)
     gone_since: float | None = None
     try:
         while True:
             before_look()
             follower.look()
-            if (outcome := read_outcome(paths.outcome)) is not None:
+            if (outcome := read_outcome(paths.outcome) or told()) is not None:
                 follower.look()
                 return outcome
             gone_since = None if alive() else gone_since or time.monotonic()

@@ -23,12 +23,16 @@ def command(words: tuple[str, ...], backend: BackendName) -> None:
     (restart.idle_timeout_min).
     """
     from launcher.cli._submitting import below_here, print_warnings
+    from launcher.submission.liveness import locate
     from launcher.submission.reruns.submit_hold import submit_hold
 
     one = submit_hold(load_job_words(words), backend, sys.argv)
     made, run = one.plan, one.plan.spec.id
-    where = f"SLURM job {one.job_id}" if made.backend == "slurm" else "on this machine"
-    click.echo(f"{run} submitted: {where}")
+    if locate(one.paths).in_foreign_job:
+        click.echo(f"{run} keeps the nodes of SLURM job {one.job_id}, which stays yours")
+    else:
+        where = f"SLURM job {one.job_id}, pending" if made.backend == "slurm" else "on this machine"
+        click.echo(f"{run} submitted: {where}")
     print_warnings(made.warnings)
     click.echo(
         f"  run code launcher rerun {run}\n  end      launcher cancel {run}\n  folder   {below_here(made.run_dir)}"

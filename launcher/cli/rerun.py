@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import sys
 import time
@@ -15,12 +14,12 @@ from launcher.cli._options import JobCommand, complete_run, job_or_own
 from launcher.errors import RunFailedError, StateError
 
 if TYPE_CHECKING:
+    from launcher.node.wire.hold_messages import StopRerun
     from launcher.run.paths import RunPaths
     from launcher.submission.hold_link import HoldLink
     from launcher.submission.submit import Submitted
 
 _LOOK_S = 0.1
-_LAST_WORDS_S = 5.0
 _WORD_S = 3.0
 """A hold that is ready has answered long before; a command that waits longer says for what."""
 
@@ -33,8 +32,8 @@ def command(run: str, words: tuple[str, ...], detach: bool) -> None:
 
     JOB defaults to the job of RUN. It may use fewer nodes than the hold has. While the hold is in the queue, this waits.
 
-    The first Ctrl-C saves and stops the rerun, the second stops it without saving; the hold stays. What fails is not
-    started again, unless restart.max_restarts=N is given here.
+    The first Ctrl-C saves and stops the rerun, the second gives it some seconds (SLURM's KillWait); the hold stays. What
+    fails is not started again, unless restart.max_restarts=N is given here.
     """
     from launcher.cli._output import handling
     from launcher.submission.hold_link import hold_link
@@ -48,8 +47,7 @@ def command(run: str, words: tuple[str, ...], detach: bool) -> None:
     with hold_link(hold) as link:
         following = _Following(make_rerun(loaded, hold, sys.argv), hold, link)
         with handling({signal.SIGINT: following.interrupt, signal.SIGTERM: following.interrupt}):
-            following.start()
-            if not detach:
+            if not following.start() or not detach:
                 following.follow()
 
 
@@ -81,76 +79,84 @@ class _Following:
         self._paths = one.paths
         self._spec = one.plan.spec
         self._hold = hold
-        self._link = link
+        self._link: HoldLink | None = link
         self._interrupts = self._handled = 0
+        self._finished: dict[str, Any] | None = None
+        """How it ended, as the hold's leader says."""
 
     def interrupt(self, *_: object) -> None:
-        """Note a Ctrl-C: `_receive` acts on it."""
+        """Note a Ctrl-C: `_heed` acts on it."""
         self._interrupts += 1
 
-    def start(self) -> None:
-        """Start it and wait until it has begun. Raises StateError where the hold refuses; then nothing is left of it."""
+    def start(self) -> bool:
+        """Start it and wait until it has begun; return False when it is over already.
+
+        Raises StateError where the hold refuses; then nothing is left of it.
+        """
         from launcher.cli._submitting import below_here
         from launcher.node.wire.hold_messages import RerunAccepted, RerunRefused, StartRerun
+        from launcher.submission.submit import forget_run
 
         run, spec, began, told = self._paths.id, self._spec, time.monotonic(), False
+        assert self._link is not None  # noqa: S101  (it is lost in `_heed` alone)
         self._link.send(StartRerun(run=run, nodes=spec.needed_nodes, most_nodes=spec.all_nodes))
-        while not isinstance(said := self._receive(), RerunAccepted):
+        while not isinstance(said := self._heed(), RerunAccepted):
             if isinstance(said, RerunRefused):
-                from launcher.run import index
-
-                index.unregister(run)
-                shutil.rmtree(self._paths.root, ignore_errors=True)
+                forget_run(self._paths)
                 raise StateError(said.why)
-            if said is not None:
-                self._end(said.state)
+            if self._link is None:
+                raise StateError(
+                    f"the connection to {self._hold.id} was lost; launcher status {run} says what became of {run}"
+                )
+            if self._finished is not None:
+                return False
             if not told and time.monotonic() - began > _WORD_S:
                 click.echo(f"waiting for the nodes of {self._hold.id}")
                 told = True
         click.echo(f"{run} runs in {self._hold.id}; logs: {below_here(str(self._paths.root))}/logs")
         for key in said.restarted:
             click.echo(f"  note     torch is imported again, since {key} has changed")
+        return True
 
     def follow(self) -> None:
         """Print its events until it ends. Raises RunFailedError or RunCancelledError, which have the exit codes."""
-        from launcher.cli._follow_run import Follower, follow_run
-        from launcher.run.state import read_outcome
+        from launcher.cli._follow_run import follow_run, report_end
+        from launcher.cli.why import print_why
         from launcher.submission.liveness import locate
 
-        follower, where = Follower(self._paths), locate(self._paths)
-        try:
-            # The connection may have died unheard: the outcome counts, too.
-            while (said := self._receive()) is None and read_outcome(self._paths.outcome) is None and where.alive():
-                follower.look()
-            said = said or self._link.receive(_LAST_WORDS_S)
-            follower.look()
-        except StateError:
-            said = None
-        finally:
-            follower.close()
-        if said is None:
-            follow_run(self._paths, where.alive)
-        self._end(said.state if said is not None else None)
-
-    def _receive(self) -> Any:
-        from launcher.node.wire.hold_messages import StopRerun
-
-        while self._handled < self._interrupts:
-            self._handled += 1
-            save = self._handled == 1
-            text = "saving and stopping; Ctrl-C again stops without saving" if save else "stopping"
-            click.echo(f"\n{text}", err=True)
-            self._link.send(StopRerun(run=self._paths.id, save=save))
-        return self._link.receive(_LOOK_S)
-
-    def _end(self, state: str | None) -> None:
-        """Print how it ended; ``state`` is what the hold's leader said of it."""
-        from launcher.cli._follow_run import report_end
-        from launcher.cli.why import print_why
-        from launcher.run.state import read_outcome
-
-        outcome = read_outcome(self._paths.outcome) or {"state": state}
+        alive = locate(self._paths).alive
+        outcome = follow_run(self._paths, alive, before_look=self._heed, told=lambda: self._finished)
         if outcome.get("state") == "failed":
             print_why(str(self._paths.root))
             raise RunFailedError(f"{self._paths.id} failed\n  run      {self._paths.root}")
         report_end(self._paths, outcome)
+
+    def _heed(self) -> Any:
+        """Hand on a Ctrl-C, and return what the hold's leader says, if it says anything now.
+
+        Without the connection the run's files tell how it goes on; only stopping it needs another command.
+        """
+        from launcher.node.wire.hold_messages import RerunFinished, StopRerun
+
+        while self._handled < self._interrupts:
+            self._handled += 1
+            self._ask_to_stop(StopRerun(run=self._paths.id, save=self._handled == 1))
+        if self._link is None:
+            return None
+        try:
+            said = self._link.receive(_LOOK_S)
+        except StateError:
+            click.echo(f"the connection to {self._hold.id} was lost; {self._paths.id} runs on", err=True)
+            self._link = None
+            return None
+        if isinstance(said, RerunFinished):
+            self._finished = {"state": said.state, "reason": said.reason, "exit_code": said.exit_code}
+        return said
+
+    def _ask_to_stop(self, order: StopRerun) -> None:
+        if self._link is None:
+            click.echo(f"\nit is not stopped from here: launcher cancel {self._paths.id} stops it", err=True)
+            raise KeyboardInterrupt
+        text = "saving and stopping; Ctrl-C again gives it some seconds only" if order.save else "stopping"
+        click.echo(f"\n{text}", err=True)
+        self._link.send(order)

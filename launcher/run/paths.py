@@ -43,6 +43,12 @@ class RunPaths:
         """The run's id, ``NAME-MMDD-HHMM-xxx``."""
         return self.root.name
 
+    def beside(self, run: str) -> RunPaths:
+        """The run of that id in the same folder of runs. Raises ValueError for what is no name of a folder in it."""
+        if run in ("", ".", "..") or "/" in run or "\0" in run:
+            raise ValueError(f"{run!r} is no run's id")
+        return RunPaths(self.root.parent / run)
+
     job = _Inside("job.yaml")
     """The job as written and merged, YAML, before interpolation of run-time values."""
     spec = _Inside("spec.json")

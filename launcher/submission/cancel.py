@@ -11,10 +11,9 @@ from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
-from launcher.submission.liveness import RunLocation, locate, open_jobs, scancel, withdraw_early
+from launcher.submission.liveness import RunLocation, is_hold, locate, open_jobs, scancel, withdraw_early
 
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
@@ -43,7 +42,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     where = locate(paths)
     if not where.alive(fresh=True):
         return Cancelled(f"{paths.id} is not running any more", over=True)
-    if where.in_foreign_job and _is_hold(paths):
+    if where.in_foreign_job and is_hold(paths):
         return _stop_inside(paths, save=save)
     if where.hold is not None:
         return _stop_rerun(where.hold, paths, save=save)
@@ -74,13 +73,6 @@ def _stop_rerun(hold: RunPaths, paths: RunPaths, *, save: bool) -> Cancelled:
                 write_cancelled([paths], "`launcher cancel` ended it before it started")  # its command was killed
                 return Cancelled(said.why, over=True)
     return Cancelled(f"{paths.id} is {'saving and will then stop' if save else 'being cancelled'}", over=False)
-
-
-def _is_hold(paths: RunPaths) -> bool:
-    try:
-        return RunSpec.read(paths.spec).hold
-    except (OSError, ValueError):
-        return False
 
 
 def _stop_inside(paths: RunPaths, *, save: bool) -> Cancelled:

@@ -81,20 +81,20 @@ def hold_link(hold: RunPaths) -> Iterator[HoldLink]:
     address = "127.0.0.1" if spec.batch == "local" else _address(hold, host)
     loop = asyncio.new_event_loop()
     try:
-        peer = loop.run_until_complete(
-            connection.find_leader(address, key.candidate_ports(spec.port_range), key, timeout_s=_CONNECT_S)
-        )
+        finding = connection.find_leader(address, key.candidate_ports(spec.port_range), key, timeout_s=_CONNECT_S)
+        try:
+            peer = loop.run_until_complete(finding)
+        except ProtocolError as error:
+            first, last = spec.port_range
+            raise StateError(
+                f"{hold.id} cannot be reached from here ({str(error).rstrip('.')}): this machine must be able to connect to {host} on ports "
+                f"{first} to {last}; run this command on a node of the cluster, as in launcher shell {hold.id}"
+            ) from None
         link = HoldLink(loop, peer)
         try:
             yield link
         finally:
             link.close()
-    except ProtocolError as error:
-        first, last = spec.port_range
-        raise StateError(
-            f"{hold.id} cannot be reached from here ({str(error).rstrip('.')}): this machine must be able to connect to {host} on ports "
-            f"{first} to {last}; run this command on a node of the cluster, as in launcher shell {hold.id}"
-        ) from None
     finally:
         loop.close()
 

@@ -30,7 +30,7 @@ class RunLocation:
         self.paths = paths
         self._submission = submission
         self.backend = str(submission.get("backend"))
-        self.hold = RunPaths(paths.root.parent / str(submission["hold"])) if submission.get("hold") else None
+        self.hold = paths.beside(str(submission["hold"])) if submission.get("hold") else None
         """The hold in which the run, a rerun, trains: their job is one."""
         self._asked = float("-inf")
         self._state = "PENDING"
@@ -111,6 +111,14 @@ class RunLocation:
             raise StateError(
                 f"{self.paths.id}: process {pid}, which submission.json names, is not known to be this run's, so it gets no signal"
             )
+
+
+def is_hold(paths: RunPaths) -> bool:
+    """Return whether the run only keeps an allocation; False where its spec cannot be read."""
+    try:
+        return RunSpec.read(paths.spec).hold
+    except (OSError, ValueError):
+        return False
 
 
 def locate(paths: RunPaths) -> RunLocation:

@@ -19,7 +19,6 @@ from launcher.run import event_lines, index
 from launcher.run.events import RerunEnded, RerunStarted
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
@@ -28,7 +27,7 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import replacing
-from launcher.submission.liveness import await_end, locate, withdraw_early
+from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -160,9 +159,8 @@ def _await_rerun_end(hold: RunPaths, paths: RunPaths) -> None:
 def _refuse_hold(paths: RunPaths) -> None:
     """Refuse what is not the user's own, and a hold, which has trained nothing. Raises StateError."""
     require_own(paths.root)
-    with contextlib.suppress(OSError, ValueError):
-        if RunSpec.read(paths.spec).hold:
-            raise StateError(f"{paths.id} is a hold: launcher hold JOB takes a new allocation")
+    if is_hold(paths):
+        raise StateError(f"{paths.id} is a hold: launcher hold JOB takes a new allocation")
 
 
 def resubmit(paths: RunPaths, how: Again) -> Submitted:

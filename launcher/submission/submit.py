@@ -71,6 +71,12 @@ def submit_run(
     return Submitted(plan, job_id)
 
 
+def forget_run(paths: RunPaths) -> None:
+    """Take away a run that was made and never began: its folder, and its name in the list of runs."""
+    index.unregister(paths.id)
+    shutil.rmtree(paths.root, ignore_errors=True)
+
+
 def take_back(plan: SubmissionPlan, job_id: str) -> None:
     """End what `hand_over` started, as its run could not be recorded."""
     if plan.backend == "slurm":

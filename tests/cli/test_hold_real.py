@@ -226,7 +226,7 @@ def test_ctrl_c_stops_the_rerun_alone(bench: Bench, moment: str) -> None:
     said = command.communicate(timeout=WAIT_S)[0].decode()
 
     assert command.returncode == 9, said
-    assert "saving and stopping; Ctrl-C again stops without saving" in said
+    assert "saving and stopping; Ctrl-C again gives it some seconds only" in said
     assert (read_outcome(new.outcome) or {})["state"] == "cancelled"
     again = bench.rerun()
     assert len(event_lines.read(again.events, RoundStarted)) == 1

@@ -136,14 +136,14 @@ class Reruns:
             self._tell(end)
 
     async def _take_part(self, order: JoinRerun) -> LeftRerun:
-        if os.path.basename(order.run) != order.run or order.run in ("", ".", ".."):
-            raise RunDirError(f"{order.run!r} is no run's id")
-        paths = RunPaths(self._paths.root.parent / order.run)
+        try:
+            paths = self._paths.beside(order.run)
+        except ValueError as error:
+            raise RunDirError(str(error)) from None
         spec, secret, passed = await asyncio.to_thread(self._read, paths)
         environ = await asyncio.to_thread(self._environ_of, spec, passed)
-        with _environment(
-            {**environ, **spec.variables, **passed}
-        ):  # its leader's trackers and notifications read theirs here
+        # Its leader's trackers and notifications read theirs in this process.
+        with _environment({**environ, **spec.variables, **passed}):
             restarted = await self._fit_server(spec, passed, environ)
             self._tell(JoinedRerun(run=order.run, restarted=restarted))
             doors = Doors(spec, secret, connection.allocation_life(os.environ), order.hosts, order.node)
@@ -161,7 +161,7 @@ class Reruns:
             self._leader = Leader(spec, paths, host, order.hosts, allocation_of_rerun(spec, paths))
             self._forward()
             end = await lead_and_obey(self._leader, agent.run(), doors)
-            return LeftRerun(run=order.run, state=end.state, reason=end.reason, exit_code=end.exit_code)
+            return LeftRerun(run=order.run, reason=end.reason)
 
     def _read(self, paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
         """Read the rerun's files. Raises RunDirError where it is none of this hold, LauncherError where it is not the user's own."""
@@ -214,7 +214,7 @@ def differing_keys(before: RunSpec, base: Mapping[str, str], spec: RunSpec, want
         if name in spec.variables or name in before.variables:
             keys.add(f"environment.variables.{name}")
         elif name in spec.pass_names or name in before.pass_names:
-            keys.add(f"environment.pass: {name}")
+            keys.add(f"{name} (environment.pass)")
         else:
             keys.add(_KEYS.get(name, "environment.setup" if spec.setup != before.setup else name))
     if spec.python != before.python:
@@ -238,9 +238,8 @@ def _path(path: str, hold: RunSpec, spec: RunSpec) -> str:
 def _after_setup(lines: list[str], environ: Mapping[str, str], secrets: list[str]) -> dict[str, str]:
     """Return the environment after the shell ``lines``. Raises RunDirError when one fails to leave any."""
     text = "\n".join(["{ :", *lines, "} >&2", "env -0"])
-    with (
-        tempfile.TemporaryFile() as errors
-    ):  # a pipe would be waited for as long as something in the background holds it
+    # No pipe for errors: it would be waited for as long as something in the background holds it.
+    with tempfile.TemporaryFile() as errors:
         try:
             done = subprocess.run(
                 ["/bin/bash", "-c", text], env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,

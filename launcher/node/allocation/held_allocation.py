@@ -51,11 +51,10 @@ def conclude_reruns(hold: RunPaths, said: str) -> list[str]:
     """
     open_runs: dict[str, None] = {}
     for event in event_lines.read(hold.events, RerunStarted, RerunEnded):
-        run = event.run if isinstance(event, RerunStarted | RerunEnded) else None
-        if run is not None and isinstance(event, RerunStarted):
-            open_runs[run] = None
-        elif run is not None:
-            open_runs.pop(run, None)
+        if isinstance(event, RerunStarted) and event.run is not None:
+            open_runs[event.run] = None
+        elif isinstance(event, RerunEnded):
+            open_runs.pop(event.run or "", None)
     for run in open_runs:
         conclude_rerun(hold, run, said)
     return list(open_runs)
@@ -63,8 +62,8 @@ def conclude_reruns(hold: RunPaths, said: str) -> list[str]:
 
 def conclude_rerun(hold: RunPaths, run: str, said: str) -> None:
     """Write the outcome of a rerun of ``hold`` where there is none: its leader could not. Never raises for its files."""
-    paths = RunPaths(hold.root.parent / run)
     try:
+        paths = hold.beside(run)
         spec = RunSpec.read(paths.spec)
         if spec.held_by != hold.id or read_outcome(paths.outcome) is not None:
             return

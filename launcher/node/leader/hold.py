@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from dataclasses import dataclass, field
 
 from launcher.errors import RunFailedError
@@ -30,6 +29,7 @@ from launcher.node.wire.hold_messages import (
     StartRerun,
     StopRerun,
 )
+from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
 HOLDING = "holding"
@@ -47,6 +47,7 @@ class _Rerun:
     """The rerun that trains, or is to."""
 
     order: StartRerun
+    paths: RunPaths
     callers: list[wire.Link]
     """The commands that await its end."""
     nodes: dict[Node, wire.Link | None] = field(default_factory=dict)
@@ -83,25 +84,30 @@ class Hold:
     def asked(self, link: wire.Link, said: StartRerun | StopRerun) -> None:
         """Take what a command asks for."""
         rerun, board = self._rerun, self._board
-        if isinstance(said, StopRerun) and said.run == board.spec.id:
-            kind = Kind.USER_STOP if said.save else Kind.CANCELLED
-            board.stop_wanted(kind, "the user ran `launcher cancel`", window_s(kind.value, board.spec))
-        elif isinstance(said, StopRerun):
-            if rerun is None or rerun.order.run != said.run:
-                link.send(RerunRefused(run=said.run, why=f"{said.run} does not run any more"))
-            else:
-                rerun.callers += [link] if link not in rerun.callers else []
-                kind = Kind.USER_STOP if said.save else Kind.CANCELLED
-                self._stop(rerun, kind, "the user ran `launcher cancel`", window_s(kind.value, board.spec))
+        if isinstance(said, StopRerun):
+            self._asked_to_stop(link, said)
         elif board.interrupted is not None or board.phase == "ended":
             link.send(RerunRefused(run=said.run, why=f"{board.spec.id} is ending"))
-        elif os.path.basename(said.run) != said.run or said.run in ("", ".", ".."):
-            link.send(RerunRefused(run=said.run, why="that is no run's id"))
         elif rerun is not None:
             other = rerun.order.run
             link.send(RerunRefused(run=said.run, why=f"{other} still runs: launcher cancel {other} ends it"))
         else:
-            self._rerun = _Rerun(said, [link])
+            try:
+                self._rerun = _Rerun(said, board.paths.beside(said.run), [link])
+            except ValueError as error:
+                link.send(RerunRefused(run=said.run, why=str(error)))
+
+    def _asked_to_stop(self, link: wire.Link, said: StopRerun) -> None:
+        rerun, board = self._rerun, self._board
+        kind = Kind.USER_STOP if said.save else Kind.CANCELLED
+        text, left_s = "the user ran `launcher cancel`", window_s(kind.value, board.spec)
+        if said.run == board.spec.id:
+            board.stop_wanted(kind, text, left_s)
+        elif rerun is None or rerun.order.run != said.run:
+            link.send(RerunRefused(run=said.run, why=f"{said.run} does not run any more"))
+        else:
+            rerun.callers += [link] if link not in rerun.callers else []
+            self._stop(rerun, kind, text, left_s)
 
     def heard(self, node: Node, said: JoinedRerun | LeftRerun) -> None:
         """Take what an agent says of the rerun."""
@@ -182,20 +188,19 @@ class Hold:
         """Return whether its leader has ended, it could not begin, or the hold cannot wait for it any longer."""
         board, stop = self._board, self._board.interrupt
         if stop is not None and rerun.stopped is not stop.evidence:
-            rerun.stopped = (
-                stop.evidence
-            )  # SLURM may have told its agents, too; one that has just begun has heard nothing
+            # SLURM may have told its agents, too; one that has just begun has heard nothing.
+            rerun.stopped = stop.evidence
             left_s = None if stop.deadline == math.inf else stop.deadline - now
             self._stop(rerun, stop.evidence.kind, stop.evidence.text, left_s)
         late = stop is not None and now > stop.deadline + _LAST_S
-        begun = any(end.problem for end in rerun.ends.values()) or rerun.first not in rerun.left()
-        return begun or late or board.fenced or board.at_risk is not None
+        ended = any(end.problem for end in rerun.ends.values()) or rerun.first not in rerun.left()
+        return ended or late or board.fenced or board.at_risk is not None
 
     async def _finish(self, rerun: _Rerun, said: str) -> None:
         """Tell how it ended; ``said`` is that where its leader has not written it."""
         board, run = self._board, rerun.order.run
         await board.blocking(lambda: self._conclude(run, said))  # nothing, where its leader has written how it ended
-        outcome = await board.blocking(lambda: read_outcome(board.paths.root.parent / run / board.paths.outcome.name))
+        outcome = await board.blocking(lambda: read_outcome(rerun.paths.outcome))
         told = outcome or {"state": "failed", "reason": said, "exit_code": RunFailedError.exit_code}
         state, reason, code = str(told.get("state")), str(told.get("reason") or ""), int(told.get("exit_code") or 0)
         board.history.event("rerun_ended", run=run, state=state, reason=reason)

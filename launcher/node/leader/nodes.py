@@ -49,14 +49,13 @@ class Node:
     """When its connection was lost, by the leader's clock; None while it is connected and before it was."""
     lost_why: str = ""
     """"silent" or "closed", once it was lost."""
-
     nodes: Nodes | None = None
     """Those that it is one of."""
 
     def noted(self) -> None:
         """Have the lists of nodes follow: it came, left, or became fit or unfit (`Watched`)."""
-        if (nodes := self.__dict__.get("nodes")) is not None:
-            nodes.changed(self)
+        if self.nodes is not None:
+            self.nodes.changed(self)
 
     @property
     def here(self) -> bool:

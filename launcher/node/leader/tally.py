@@ -34,17 +34,20 @@ class Tally:
 
     def __getitem__(self, what: object) -> int:
         """Return how many ranks are that: a name of `_traits`, or ("phase", NAME) of those that are not over."""
+        self._count()
+        return self._counts[what]
+
+    def _count(self) -> None:
         for rank in self.changed:
             self._counts.subtract(self._counted.get(rank, ()))
             self._counted[rank] = traits = _traits(rank)
             self._counts.update(traits)
         self.changed.clear()
-        return self._counts[what]
 
     @property
     def phases(self) -> set[str]:
         """Phases of ranks that are not over."""
-        self["over"]
+        self._count()
         return {what[1] for what, count in self._counts.items() if isinstance(what, tuple) and count > 0}
 
 

@@ -32,14 +32,12 @@ class JoinedRerun(FromAgent, type="joined_rerun"):
 
 
 class LeftRerun(FromAgent, type="left_rerun"):
-    """A rerun is over on this node. The node on which its leader was says how it ended."""
+    """A rerun is over on this node. The node on which its leader was says why; how it ended is in its outcome."""
 
     run: str
     problem: str = ""
     """Why it could not begin here."""
-    state: str = ""
     reason: str = ""
-    exit_code: int | None = None
 
 
 class JoinRerun(ToAgent, type="join_rerun"):

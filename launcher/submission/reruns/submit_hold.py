@@ -56,7 +56,9 @@ def _await_leader(submitted: submit.Submitted, step: Step) -> None:
     """Wait until the leader has begun. Raises SubmitError when the step has ended before: there is no job whose end would tell."""
     while not newest_claimant(submitted.paths):
         if not step.alive():
-            raise SubmitError(f"{submitted.plan.spec.id} could not start: {step.said() or 'srun has ended'}")
+            said = step.said()
+            submit.forget_run(submitted.paths)
+            raise SubmitError(f"{submitted.plan.spec.id} could not start: {said or 'srun has ended'}")
         time.sleep(0.1)
 
 

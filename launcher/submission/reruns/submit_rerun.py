@@ -34,7 +34,7 @@ def hold_of(paths: RunPaths) -> RunPaths:
         return paths
     if spec.held_by is None:
         raise StateError(f"{paths.id} is no hold: launcher hold JOB takes an allocation for reruns")
-    hold = RunPaths(paths.root.parent / spec.held_by)
+    hold = paths.beside(spec.held_by)
     if not hold.spec.exists():
         raise StateError(
             f"{paths.id} trained in {spec.held_by}, whose folder is gone: launcher hold JOB takes a new allocation"

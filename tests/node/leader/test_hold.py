@@ -105,9 +105,11 @@ def folder(w, run):
     return RunPaths(root)
 
 
-def runs(hold, virtual, script, **how):
-    """Play ``script`` beside the hold's leader; returns the world and how the hold ended."""
+def runs(hold, virtual, script, kept_s=None, **how):
+    """Play ``script`` beside the hold's leader; returns the world and how the hold ended. ``kept_s``: a keeper starts agents in so long."""
     w = hold(**how)
+    if kept_s is not None:
+        w.keep(start_s=kept_s)
 
     async def beside():
         await asyncio.sleep(0)
@@ -213,16 +215,8 @@ def test_a_lost_agent_ends_its_part_and_not_the_hold(hold, virtual, node):
         again.start("b")
         assert (await again.says("rerun_finished"))["state"] == "completed"
 
-    w = hold()
-    w.keep(start_s=8.0)
-
-    async def beside():
-        await asyncio.sleep(0)
-        scripted(w)
-        await w.until(lambda: read_state(w.paths.state).get("phase") == "holding")
-        await script(w)
-
-    assert virtual(w.attempt_once(beside)).state == "completed"
+    w, end = runs(hold, virtual, script, kept_s=8.0)
+    assert end.state == "completed"
     assert [e["state"] for e in w.events("rerun_ended")] == (["failed"] if node == 0 else ["completed", "completed"])
 
 
@@ -378,7 +372,7 @@ def test_a_run_id_is_no_path(hold, virtual):
         for run in ("../b", "/tmp/b", "..", ""):
             caller = Caller(w).connect()
             caller.start(run)
-            assert (await caller.says("rerun_refused"))["why"] == "that is no run's id"
+            assert (await caller.says("rerun_refused"))["why"] == f"{run!r} is no run's id"
 
     w, _ = runs(hold, virtual, script)
     assert w.orders == []
@@ -396,15 +390,7 @@ def test_hosts_that_break_again_and_again_serve_every_run(hold, virtual):
             w.nodes[1].die()
             await asyncio.sleep(30)
 
-    w = hold()
-    w.keep(start_s=2.0)
-
-    async def beside():
-        await asyncio.sleep(0)
-        scripted(w)
-        await w.until(lambda: read_state(w.paths.state).get("phase") == "holding")
-        await script(w)
-
-    assert virtual(w.attempt_once(beside)).state == "completed"
+    w, end = runs(hold, virtual, script, kept_s=2.0)
+    assert end.state == "completed"
     assert [e["state"] for e in w.events("rerun_ended")] == ["completed"] * 4
     assert len(w.events("agent_revived")) == 4
