@@ -56,11 +56,16 @@ class ScriptedAgent:
         self.round = 0
         self.stop_at, self.saves = STEPS, False
         self.step = self.told = 0
+        self.detail_at, self.detail_every_s, self.phase = 0.0, 1.0, 0.0
         self.held = asyncio.Event()
 
     def say(self, rank: int, said: messages.FromWorker) -> None:
         """Send what a worker says."""
         self.peer.send(wire.WorkerSaid(round=self.round, rank=rank, message=said.to_wire()))
+
+    def say_together(self, ranks: list[int], said: messages.FromWorker) -> None:
+        """Send what all of these ranks have answered."""
+        self.peer.send(wire.RanksSaid(round=self.round, ranks=ranks, message=said.to_wire()))
 
     async def run(self, port: int, signalled: asyncio.Event) -> None:
         """Join, obey, leave. A leader that is dialled by a thousand at once hangs up on some before they have proved anything."""
@@ -95,25 +100,19 @@ class ScriptedAgent:
         self.peer.send(wire.SignalHeard(name="TERM", t=time.time()))
 
     async def beat(self) -> None:
-        """As `launcher.node.agent.agent` does."""
+        """As `launcher.node.agent.agent` does: each rank where that is due, all together in between."""
         while True:
             news, self.told = self.step > self.told, max(self.told, self.step)
-            steps = {
-                "step": self.step,
-                "step_time_s": self.step_s,
-                "wait_s": 0.01,
-                "data_s": 0.0,
-                "longest_s": self.step_s,
-            }
-            uses = {
-                "cpu_percent": 99.0,
-                "rss_bytes": 2**32,
-                "gpu_percent": 95.0,
-                "state": "R",
-                **(steps if news else {}),
-            }
-            more = {"round": self.round, "total_steps": STEPS, "epoch": 0, "epochs": 1} if news else {}
-            use = [wire.RankUse(rank=r, **uses) for r in self.ranks]
+            use: list[wire.RankUse] = []
+            more: dict[str, Any] = {"round": self.round, "total_steps": STEPS, "epoch": 0, "epochs": 1} if news else {}
+            if time.monotonic() >= self.detail_at:
+                self.detail_at = time.monotonic() + self.detail_every_s * (self.phase if self.detail_at == 0.0 else 1.0)
+                step = {"step": self.step, "wait_s": 0.01, "data_s": 0.0}
+                times = {"step_time_s": self.step_s, "longest_s": self.step_s}
+                uses = {"cpu_percent": 99.0, "rss_bytes": 2**32, "gpu_percent": 95.0, "state": "R"}
+                use = [wire.RankUse(rank=r, **uses, **(step | times if news else {})) for r in self.ranks]
+            elif news:
+                more |= {"slowest": self.step, "fastest": self.step, "longest_s": self.step_s}
             self.peer.send(wire.Alive(t=time.time(), cpu_percent=50.0, mem_bytes=2**36, ranks=use, **more))
             await asyncio.sleep(wire.HEARTBEAT_S)
 
@@ -125,6 +124,8 @@ class ScriptedAgent:
             case wire.StartRound():
                 self.round, self.ranks = order.round, [place.rank for place in order.workers]
                 self.step = self.told = 0
+                self.detail_every_s, self.phase = order.detail_every_s, order.group_rank * 0.618 % 1.0
+                self.detail_at = 0.0
                 self.training = asyncio.ensure_future(self.train())
             case wire.ToWorkers():
                 self.hear(messages.ToWorker.read(order.message, []), order.ranks)
@@ -141,8 +142,7 @@ class ScriptedAgent:
         match said:
             case messages.Pause():
                 self.held.set()
-                for rank in mine:
-                    self.say(rank, messages.WorkerEntered(step=self.step + 1))
+                self.say_together(mine, messages.WorkerEntered(step=self.step + 1))
             case messages.StopAt():
                 self.stop_at, self.saves = said.step, said.save
                 self.held.clear()
@@ -170,7 +170,8 @@ class ScriptedAgent:
         for rank in self.ranks:
             if self.saves:
                 self.save(rank)
-            self.say(rank, messages.WorkerStopped(step=self.stop_at, saved=self.saves))
+        self.say_together(self.ranks, messages.WorkerStopped(step=self.stop_at, saved=self.saves))
+        for rank in self.ranks:
             self.exited(rank, exit_code=0)
 
     def save(self, rank: int) -> None:

@@ -232,7 +232,7 @@ class Agent:
         """Return what a heartbeat carries; the progress is that of the newest round."""
         said = self._sampler.latest()
         if self._crews:
-            said |= self._crews[max(self._crews)].progress.heartbeat(said["ranks"])
+            said |= self._crews[max(self._crews)].progress.heartbeat(said["ranks"], time.monotonic())
         return said
 
     def tell(self, message: wire.FromAgent) -> None:

@@ -13,7 +13,8 @@ from launcher.errors import LauncherError, ProtocolError
 from launcher.node.agent.membership import Doors
 from launcher.node.leader.finish import Ending
 from launcher.node.wire import connection
-from launcher.node.wire.messages import AgentHello, Hub, KeeperHello, Link, Shutdown
+from launcher.node.wire.keeper_messages import KeeperHello
+from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
 
 _OWN_AGENT_S = 30.0
 """The agent of the leader's node was told to leave before the leader ended; it gets so long to do it."""

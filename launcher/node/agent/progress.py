@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.node.wire.messages import RankUse
+from launcher.node.wire.messages import RankUse, StartRound
 from launcher.run.messages import WorkerProgress
+
+_GOLDEN = 0.618
+"""Multiples of it, modulo 1, lie evenly however many there are."""
 
 
 @dataclass
@@ -52,8 +56,21 @@ class _Steps:
 class ProgressWindow:
     """The progress of the ranks of one round on this node that the leader has not been told of."""
 
-    def __init__(self, round_: int) -> None:
-        self.round = round_
+    def __init__(self, order: StartRound) -> None:
+        self.round = order.round
+        self._ranks = len(order.workers)
+        self._every_s = order.detail_every_s
+        self._detail_at = 0.0
+        """When each rank is told of again, by this process's own clock; until then the slowest and the fastest will do."""
+        self._phase = order.group_rank * _GOLDEN % 1.0
+        """Nodes tell their ranks at different times: the leader is to be busy evenly."""
+        self._frozen: set[int] = set()
+        self._slowest = math.inf
+        """As the last heartbeat with news told: the first is to tell each rank."""
+        self._news = False
+        """Whether a rank has progressed since then."""
+        self._longest_s: float | None = None
+        """The longest step since then."""
         self._told: dict[int, int] = {}
         """The step of each rank that the leader knows, or will know with the next heartbeat."""
         self._steps: dict[int, _Steps] = {}
@@ -67,6 +84,9 @@ class ProgressWindow:
         if (steps := self._steps.get(rank)) is None:
             steps = self._steps[rank] = _Steps(said, before)
         steps.add(said, max(1, said.step - before))
+        self._news = True
+        if said.step_time_s is not None:
+            self._longest_s = max(self._longest_s or 0.0, said.step_time_s)
         return True
 
     def take(self, rank: int) -> WorkerProgress | None:
@@ -74,16 +94,40 @@ class ProgressWindow:
         steps = self._steps.pop(rank, None)
         return None if steps is None else steps.latest
 
-    def heartbeat(self, uses: Iterable[RankUse]) -> dict[str, Any]:
-        """Return what ``alive`` carries of the ranks: what they use, and what is held of their progress."""
-        held, self._steps = self._steps, {}
-        if not held:
-            return {"ranks": list(uses)}
+    def heartbeat(self, uses: Iterable[RankUse], now: float) -> dict[str, Any]:
+        """Return what ``alive`` carries of the ranks: how far all have come, or each one's news where that is due or one stands out."""
+        uses = list(uses)
+        frozen = {use.rank for use in uses if use.state == "T"}
+        slowest = min(self._told.values()) if len(self._told) == self._ranks else -1
+        stands_out = frozen != self._frozen or (self._news and slowest <= self._slowest)
+        news, longest_s = self._news, self._longest_s
+        self._frozen, self._news, self._longest_s = frozen, False, None
+        if news:
+            self._slowest = slowest
+        if now >= self._detail_at or stands_out:
+            self._detail_at = now + self._every_s * (self._phase if self._detail_at == 0.0 else 1.0)
+            return self._detail(uses)
+        if not news:
+            return {"ranks": []}
+        steps = {"slowest": slowest, "fastest": max(self._told.values()), "longest_s": longest_s}
+        return {"ranks": [], **steps, **self._all_alike()}
+
+    def _detail(self, uses: list[RankUse]) -> dict[str, Any]:
+        """Return what each rank uses, and what is held of its progress."""
+        alike, (held, self._steps) = self._all_alike(), (self._steps, {})
         by_rank = {use.rank: use.to_wire() for use in uses}
         for rank, steps in held.items():
             by_rank[rank] = {**by_rank.get(rank, {"rank": rank}), **steps.values()}
-        newest = next(iter(held.values())).latest
+        return {"ranks": [RankUse(**values) for values in by_rank.values()], **alike}
+
+    def _all_alike(self) -> dict[str, Any]:
+        """Return what is the same for all ranks; nothing where there is no news."""
+        if not self._steps:
+            return {}
+        newest = next(iter(self._steps.values())).latest
         return {
-            "ranks": [RankUse(**values) for values in by_rank.values()], "round": self.round,
-            "total_steps": newest.total_steps, "epoch": newest.epoch, "epochs": newest.epochs,
-        }  # fmt: skip
+            "round": self.round,
+            "total_steps": newest.total_steps,
+            "epoch": newest.epoch,
+            "epochs": newest.epochs,
+        }

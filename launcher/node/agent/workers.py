@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -17,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.agent import logs, memory
+from launcher.node.agent.answers import ANSWERS, Answers
 from launcher.node.agent.environment import worker_environment
 from launcher.node.agent.progress import ProgressWindow
 from launcher.node.agent.store import Tell
+from launcher.node.agent.worker_channel import WorkerChannel
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import SHUTDOWN_S, RankPlace, StartRound, WorkerExit, WorkerSaid, WorkerUp
 from launcher.redact import redact, redact_texts
 from launcher.run.files import write_atomic
-from launcher.run.message_lines import MessageReader, decode_lines, encode
+from launcher.run.message_lines import MessageReader
 from launcher.run.messages import (
     FromWorker,
     WorkerAttached,
     WorkerFailure,
+    WorkerFinished,
     WorkerOver,
     WorkerProgress,
     WorkerSaveFailed,
@@ -41,66 +43,12 @@ from launcher.run.units import signal_name
 WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """Reading a log's end takes at most so long: a report must not wait for a slow disk."""
-_WATCHED = frozenset(kind.type for kind in (WorkerFailure, WorkerAttached, WorkerOver))
+_GATHERED = frozenset(kind.type for kind in (WorkerProgress, *ANSWERS))
+"""Kinds that the leader is told of for all ranks of a node together."""
+_WATCHED = frozenset(kind.type for kind in (WorkerFailure, WorkerFinished, WorkerAttached, WorkerOver))
 """Kinds of a worker's messages that its agent looks at."""
 _IN_WORDS = frozenset(kind.type for kind in (WorkerFailure, WorkerSaveFailed, WorkerWarning))
 """Kinds that hold sentences, a program's own among them: what looks like a secret is cut out before it leaves the host."""
-
-
-class WorkerChannel:
-    """The agent's end of a worker's socket pair; never blocks the loop, however stuck the worker is."""
-
-    def __init__(self, heard: Callable[[dict[str, Any]], None]) -> None:
-        self._heard = heard
-        self._in = bytearray()
-        self._out = bytearray()
-        self.sock, self.theirs = socket.socketpair()
-        self.sock.setblocking(False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.sock, self.pump)
-        self._open = True
-
-    def pump(self) -> None:
-        """Read and pass on everything that has arrived."""
-        while self._open:
-            try:
-                data = self.sock.recv(2**18)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                return self.close()
-            self._in += data
-            for message in decode_lines(self._in):
-                self._heard(message)
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Queue one message."""
-        self._out += encode(message)
-        self._flush()
-
-    def _flush(self) -> None:
-        if not self._open:
-            return
-        try:
-            while self._out:
-                del self._out[: self.sock.send(self._out)]
-        except BlockingIOError:
-            self._loop.add_writer(self.sock, self._flush)
-            return
-        except OSError:
-            self._out.clear()  # the worker has gone; its exit is told by the fork server
-        self._loop.remove_writer(self.sock)
-
-    def close(self) -> None:
-        """Hang up; idempotent."""
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self.sock)
-            self._loop.remove_writer(self.sock)
-            self.sock.close()
-        self.theirs.close()
 
 
 class _Worker:
@@ -121,9 +69,16 @@ class _Worker:
         self.over: int | None = None
         """A script's exit code, once only Python's own shutdown is left to do."""
         self.hung = False
+        self.finished = False
+        """It has done all its work."""
         self.gone = asyncio.Event()
         self.tasks: list[asyncio.Future[None]] = []
         """What was begun for it in the background."""
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether it may still answer what the leader asks."""
+        return self.alive and not (self.failed or self.finished or self.over is not None)
 
 
 class Crew:
@@ -133,7 +88,8 @@ class Crew:
         self, spec: RunSpec, paths: RunPaths, server: ForkServer, order: StartRound, *, attempt: int, tell: Tell
     ) -> None:
         self.round = order.round
-        self.progress = ProgressWindow(order.round)
+        self.progress = ProgressWindow(order)
+        self._answers = Answers(order.round, lambda: (w.rank for w in self._workers if w.may_answer), tell)
         self._spec = spec
         self._paths = paths
         self._server = server
@@ -226,6 +182,8 @@ class Crew:
             match self._reader.read(values):
                 case WorkerFailure():
                     worker.failed = True
+                case WorkerFinished():
+                    worker.finished = True
                 case WorkerAttached():
                     worker.attached = True
                 case WorkerOver() as over:
@@ -233,13 +191,21 @@ class Crew:
                     worker.tasks.append(asyncio.ensure_future(self._end_hung_shutdown(worker)))
         if values["type"] in _IN_WORDS:
             values = self._without_secrets(values)
-        if values["type"] == WorkerProgress.type:
-            said = self._reader.read(values)
-            if isinstance(said, WorkerProgress) and self.progress.holds(worker.rank, said):
+        if values["type"] in _GATHERED and (said := self._reader.read(values)) is not None:
+            if not isinstance(said, WorkerProgress):
+                self._answers.take(worker.rank, said)
                 return
-        elif (held := self.progress.take(worker.rank)) is not None:
-            self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=held.to_wire()))
+            if self.progress.holds(worker.rank, said):
+                return
+        self._tell_held(worker)
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
+        self._answers.look()  # it may be one that answers no more
+
+    def _tell_held(self, worker: _Worker) -> None:
+        """Tell what is held of a worker: another message of it follows."""
+        self._answers.flush(worker.rank)
+        if (held := self.progress.take(worker.rank)) is not None:
+            self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=held.to_wire()))
 
     def _without_secrets(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return a message with its sentences cut. What it is, and the files of its frames, stay: a passed value may be an ordinary word."""
@@ -336,8 +302,8 @@ class Crew:
         if worker.channel is not None:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
-        if (held := self.progress.take(worker.rank)) is not None:
-            self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=held.to_wire()))
+        self._tell_held(worker)
+        self._answers.look()
         worker.gone.set()
         worker.tasks.append(asyncio.ensure_future(self._report(worker, status, t, self._ending)))
 

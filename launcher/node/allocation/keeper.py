@@ -36,6 +36,7 @@ from launcher.node.allocation.early_exits import (
 from launcher.node.allocation.reach import host_answers
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
+from launcher.node.wire.keeper_messages import KeeperHello, KeeperWelcome, NotRevived, Revive, WithdrawRevival
 from launcher.node.wire.proofs import LifeKey
 from launcher.opening import read_whole
 from launcher.run.asking import exists, patiently
@@ -99,7 +100,7 @@ class Keeper:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._alone = asyncio.Event()
         """The batch script's own srun has ended."""
-        self._leader: wire.KeeperWelcome | None = None
+        self._leader: KeeperWelcome | None = None
         """The newest that has answered."""
         self._leads: asyncio.subprocess.Process | None = None
         """The newest leader's step; None: it is in the batch script's."""
@@ -171,19 +172,19 @@ class Keeper:
         """Do what the leader asks for until it says that all is over, or is lost."""
         self._peer, self._heard = peer, time.monotonic()
         self._start_s = self._start_s or time.monotonic() - self._began
-        peer.send(wire.KeeperHello(pid=os.getpid(), mark=mark_of(os.getpid()), start_s=round(self._start_s, 1)))
+        peer.send(KeeperHello(pid=os.getpid(), mark=mark_of(os.getpid()), start_s=round(self._start_s, 1)))
         beat = self._task(self._beat(peer))
         reader = MessageReader(wire.ToAgent, _say)
         try:
             async for values in peer.messages():
                 self._heard = time.monotonic()
                 match reader.read(values):
-                    case wire.KeeperWelcome() as welcome:
+                    case KeeperWelcome() as welcome:
                         self._leader, self._names, self._starting = welcome, welcome.nodes, False
-                    case wire.Revive() as order:
+                    case Revive() as order:
                         self._orders[order.node] = order.order
                         self._task(self._revive(order))
-                    case wire.WithdrawRevival(node=node, order=number) if self._orders.get(node) == number:
+                    case WithdrawRevival(node=node, order=number) if self._orders.get(node) == number:
                         self._withdraw(node)
                     case wire.Shutdown():
                         self._over = True
@@ -232,7 +233,7 @@ class Keeper:
 
     # --- agents ---
 
-    async def _revive(self, order: wire.Revive) -> None:
+    async def _revive(self, order: Revive) -> None:
         """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
         node = order.node
         if not await asyncio.to_thread(host_answers, order.address, self._ports[:1]):
@@ -248,7 +249,7 @@ class Keeper:
             except OSError as error:
                 why = f"srun cannot be started: {error.strerror or error}"
         if self._peer is not None and self._orders[node] == order.order:
-            self._peer.send(wire.NotRevived(node=node, order=order.order, why=why))
+            self._peer.send(NotRevived(node=node, order=order.order, why=why))
 
     def _withdraw(self, node: int) -> None:
         """Start no agent of that node; end one that is starting: it would end the one that has come back."""

@@ -16,6 +16,7 @@ from launcher.node.leader.rounds import Rank, Round
 from launcher.node.policy.first_failure import Failure, cause_of, is_victim
 from launcher.node.wire import messages as wire
 from launcher.node.wire.hold_messages import JoinedRerun, LeftRerun, RerunRefused, StartRerun, StopRerun
+from launcher.node.wire.keeper_messages import KeeperHello, NotRevived
 from launcher.run import clock, messages
 from launcher.run.message_lines import MessageReader
 from launcher.run.xids import BROKEN
@@ -46,9 +47,9 @@ class Inbox(wire.Hub):
         said = self._from_agents.read(message)
         if isinstance(said, wire.AgentHello):
             self._hello(link, said)
-        elif isinstance(said, wire.KeeperHello):
+        elif isinstance(said, KeeperHello):
             revivals.keeper_joined(self.board, link, said)
-        elif isinstance(said, wire.NotRevived):
+        elif isinstance(said, NotRevived):
             revivals.failed(self.board, said)
         elif isinstance(said, StartRerun | StopRerun):
             if self._hold is not None:
@@ -125,6 +126,11 @@ class Inbox(wire.Hub):
                 message = self._from_workers.read(said.message)
                 if message is not None:
                     self._hear_worker(rank, message)
+            case wire.RanksSaid():
+                message = self._from_workers.read(said.message)
+                for rank in filter(None, (_rank_of(node, round_, number) for number in said.ranks)):
+                    if message is not None:
+                        self._hear_worker(rank, message)
             case wire.WorkerUp() if rank := _rank_of(node, round_, said.rank):
                 rank.pid = said.pid
             case wire.WorkerExit() if rank := _rank_of(node, round_, said.rank):
@@ -135,6 +141,8 @@ class Inbox(wire.Hub):
                         self._alive(rank, use)
                         if use.step is not None:
                             self._progressed(rank, use, said)
+                if not said.ranks:
+                    round_.beat(node, said, board.now())
             case wire.GpuError():
                 board.history.event("gpu_error", host=node.host, gpu=said.gpu, xid=said.xid)
                 if round_ is not None and said.xid in BROKEN:

@@ -14,6 +14,7 @@ from launcher.node.leader.board import Board, KeeperLink
 from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import RESTARTED, Evidence
 from launcher.node.wire import messages as wire
+from launcher.node.wire.keeper_messages import KeeperHello, KeeperWelcome, NotRevived, Revive, WithdrawRevival
 from launcher.run import clock
 from launcher.run.processes import is_alive, mark_of
 
@@ -50,7 +51,7 @@ def tell_line(board: Board) -> None:
 # --- the keeper ---
 
 
-def keeper_joined(board: Board, link: wire.Link, hello: wire.KeeperHello) -> None:
+def keeper_joined(board: Board, link: wire.Link, hello: KeeperHello) -> None:
     """Take the keeper on; the agents learn that there is one."""
     if board.phase == "ended":
         link.send(wire.Shutdown())
@@ -58,7 +59,7 @@ def keeper_joined(board: Board, link: wire.Link, hello: wire.KeeperHello) -> Non
         return
     board.keeper = KeeperLink(link, hello.pid, hello.mark, hello.start_s, heard=board.now())
     names = [node.name for node in board.nodes.all if node.job is None]
-    link.send(wire.KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names))
+    link.send(KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names))
     _tell_agents(board)
 
 
@@ -98,7 +99,7 @@ def ask_for(board: Board, node: Node) -> None:
         # Greater than any order of a leader that has died: the keeper may still speak of those.
         node.orders = max(node.orders, board.claim.leader * _ORDERS) + 1
         board.keeper.link.send(
-            wire.Revive(
+            Revive(
                 node=node.index, host=node.name, address=node.address or node.name, order=node.orders,
                 pid=node.pid, mark=node.mark,
             )
@@ -113,10 +114,10 @@ def joined(board: Board, node: Node, *, again: bool) -> None:
     if not again:
         board.history.event("agent_revived", host=node.host, seconds=round(board.now() - asked_at, 2))
     elif board.keeper is not None:
-        board.keeper.link.send(wire.WithdrawRevival(node=node.index, order=node.orders))
+        board.keeper.link.send(WithdrawRevival(node=node.index, order=node.orders))
 
 
-def failed(board: Board, said: wire.NotRevived) -> None:
+def failed(board: Board, said: NotRevived) -> None:
     """Use a node no more whose agent could not be started again. An agent that had joined is noticed by its connection."""
     node = board.nodes.all[said.node] if 0 <= said.node < len(board.nodes.all) else None
     if node is None or node.asked_at is None or said.order != node.orders:

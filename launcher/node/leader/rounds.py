@@ -276,9 +276,7 @@ class Round:
             rank.recent_data_s = _FADES * rank.recent_data_s + (said.data_s or 0.0)
             if said.wait_s is not None:
                 rank.own_s.append(max(0.0, said.step_time_s - said.wait_s))
-        self.total_steps = self.total_steps if common.total_steps is None else common.total_steps
-        self.epoch = self.epoch if common.epoch is None else common.epoch
-        self.epochs = self.epochs if common.epochs is None else common.epochs
+        self._learn_size(common)
         if step <= rank.step:
             return False
         further = self.reached(rank, step)
@@ -287,6 +285,28 @@ class Round:
         if further:
             self._pace.append((now, step))
         return further
+
+    def beat(self, node: Node, said: Alive, now: float) -> None:
+        """Take in a heartbeat that tells of all ranks of its node together."""
+        t = clock.now()
+        for rank in self.of_node.get(node, ()):
+            if rank.heartbeat_t is not None:
+                rank.heartbeat_t = t
+            if said.slowest is not None and said.slowest > rank.step:
+                rank.step, rank.entered = said.slowest, max(rank.entered or 0, said.slowest)
+        if said.fastest is None:
+            return
+        self._learn_size(said)
+        self.hangs.progressed(now, said.longest_s)
+        if said.fastest > self.step:
+            self.step = said.fastest
+            self._pace.append((now, said.fastest))
+
+    def _learn_size(self, said: Alive | WorkerProgress) -> None:
+        """Take in how much work there is, and in which epoch it is."""
+        self.total_steps = self.total_steps if said.total_steps is None else said.total_steps
+        self.epoch = self.epoch if said.epoch is None else said.epoch
+        self.epochs = self.epochs if said.epochs is None else said.epochs
 
     def is_at(self, rank: Rank, message: WorkerAt) -> None:
         """Take in the answer to ``where``."""

@@ -8,6 +8,7 @@ from launcher.node.checkpoints import fence
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import OVER, Board, Interrupt, caused
 from launcher.node.leader.nodes import Node
+from launcher.node.leader.picture import picture_every_s
 from launcher.node.leader.resuming import choose_resume
 from launcher.node.leader.revivals import tell_line
 from launcher.node.leader.rounds import Round
@@ -112,12 +113,13 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
     chosen, resume = round_.resume, None
     if chosen:
         resume = ResumeFrom(step=chosen.step, own=chosen.path.parent == board.paths.checkpoints)
+    every_s = picture_every_s(round_.world_size)
     for group_rank, node in enumerate(round_.nodes):
         workers = [RankPlace(rank=r.rank, local_rank=r.local_rank) for r in round_.of_node[node]]
         node.send(
             StartRound(
                 round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
-                resume=resume, group_rank=group_rank, workers=workers, mlflow_run_id=board.tracking.mlflow_run_id,
+                resume=resume, group_rank=group_rank, workers=workers, detail_every_s=every_s, mlflow_run_id=board.tracking.mlflow_run_id,
             )
         )  # fmt: skip
     board.history.event(

@@ -253,7 +253,7 @@ class Saver:
             return
         step_time = max(k.step_time_s or 0.0 for k in ranks)
         ahead = math.ceil(_AHEAD_S / step_time) if step_time > 0 else 10
-        step = max(max(k.entered or 0, k.step) for k in ranks) + 1 + min(ahead, 1000) * self._margin
+        step = max(self.round.step, max(k.entered or 0 for k in ranks)) + 1 + min(ahead, 1000) * self._margin
         self._last_begun = now
         if self.round.is_done(step):
             return  # the last save comes by itself, into the same folder

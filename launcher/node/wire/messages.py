@@ -102,8 +102,15 @@ class Alive(FromAgent, type="alive"):
     cpu_percent: float | None = None
     mem_bytes: int | None = None
     ranks: list[RankUse]
+    """Every one of the node where there is news of each (`StartRound.detail_every_s`), or none."""
     round: int | None = None
     """The one in which these steps were done."""
+    slowest: int | None = None
+    """Where ``ranks`` is empty: the steps that all ranks of the node have done at least."""
+    fastest: int | None = None
+    """The steps that its furthest rank has done."""
+    longest_s: float | None = None
+    """The longest step of its ranks since the last heartbeat."""
     total_steps: int | None = None
     epoch: int | None = None
     epochs: int | None = None
@@ -150,6 +157,14 @@ class WorkerSaid(FromAgent, type="worker"):
 
     round: int
     rank: int
+    message: dict[str, Any]
+
+
+class RanksSaid(FromAgent, type="ranks"):
+    """What ranks of the node have answered to one question, summed up: the highest unit, or yes where all say yes."""
+
+    round: int
+    ranks: list[int]
     message: dict[str, Any]
 
 
@@ -209,24 +224,6 @@ class ChecksDone(FromAgent, type="preflight"):
 
 class Leaving(FromAgent, type="leaving"):
     """The agent ends now, as it was told to."""
-
-
-class KeeperHello(FromAgent, type="keeper"):
-    """The keeper (`launcher.node.allocation.keeper`) joins: it can start agents again."""
-
-    pid: int
-    mark: str | None
-    start_s: float
-    """How long the first leader took from srun to its first answer: setup lines, the container, Python."""
-
-
-class NotRevived(FromAgent, type="not_revived"):
-    """The keeper could not start the agent of a node again, or the step that did has ended."""
-
-    node: int
-    order: int
-    """Of `Revive`."""
-    why: str
 
 
 class ToAgent(Record, family=True):
@@ -299,6 +296,8 @@ class StartRound(ToAgent, type="round"):
     resume: ResumeFrom | None
     group_rank: int
     workers: list[RankPlace]
+    detail_every_s: float = HEARTBEAT_S
+    """So often an agent tells of each rank by itself; in between, of all together, unless one stands out."""
     mlflow_run_id: str | None = None
     """The tracker run that a script's workers continue."""
 
@@ -334,38 +333,6 @@ class DumpStacks(ToAgent, type="dump"):
 
 class Shutdown(ToAgent, type="shutdown"):
     """End everything and leave."""
-
-
-class KeeperWelcome(ToAgent, type="keeper_welcome"):
-    """What the keeper needs to know of the leader."""
-
-    pid: int
-    mark: str | None
-    """What tells its process from others of that id (`launcher.run.processes.mark_of`)."""
-    nodes: list[str]
-    """The names of all nodes, by index."""
-
-
-class Revive(ToAgent, type="revive"):
-    """Start the agent of a node again."""
-
-    node: int
-    host: str
-    """As SLURM calls it."""
-    address: str
-    """Where other nodes reach it."""
-    order: int
-    """Goes up with each order for this node."""
-    pid: int | None
-    mark: str | None
-    """Of the agent that is lost: it may only stand still."""
-
-
-class WithdrawRevival(ToAgent, type="withdraw"):
-    """The agent of that node has come back by itself: start no other one, and end one that is starting."""
-
-    node: int
-    order: int
 
 
 class Link(Protocol):

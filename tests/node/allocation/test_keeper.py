@@ -21,6 +21,7 @@ from launcher.node.allocation import keeper as module
 from launcher.node.allocation.keeper import Keeper
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
+from launcher.node.wire.keeper_messages import KeeperWelcome, Revive, WithdrawRevival
 from launcher.node.wire.proofs import LifeKey
 from launcher.run.batch import GONE, MARK
 from launcher.run.paths import RunPaths
@@ -62,7 +63,7 @@ class ScriptedLeader(wire.Hub):
         self.said.append(message)
         if message["type"] == "keeper":
             self.links.append(link)
-            link.send(wire.KeeperWelcome(pid=self.pid, mark=mark_of(self.pid), nodes=["node1", "node2", "node3"]))
+            link.send(KeeperWelcome(pid=self.pid, mark=mark_of(self.pid), nodes=["node1", "node2", "node3"]))
 
     def closed(self, link: wire.Link, why: str) -> None:
         """See `Hub`."""
@@ -188,7 +189,7 @@ def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
         await until(scene.started)
         scene.step_ends(5)
         await until(lambda: scene.leader.told("not_revived"))
@@ -221,7 +222,7 @@ def test_slurm_and_the_host_are_asked_first(scene: Scene, host: str, facts: JobF
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host=host, address=host, order=1, pid=4711, mark="boot/1"))
+        link.send(Revive(node=1, host=host, address=host, order=1, pid=4711, mark="boot/1"))
         await until(lambda: scene.leader.told("not_revived"))
         link.send(wire.Shutdown())
         scene.srun_ends()
@@ -250,7 +251,7 @@ def test_an_end_of_the_leader_that_was_meant_is_no_death(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
         await until(scene.started)
         link.send(wire.Shutdown())
         await leader_dies(scene)
@@ -339,9 +340,9 @@ def test_an_order_that_is_withdrawn_ends_what_it_started(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=None, mark=None))
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=None, mark=None))
         await until(scene.started)
-        link.send(wire.WithdrawRevival(node=1, order=1))
+        link.send(WithdrawRevival(node=1, order=1))
         await asyncio.sleep(0.5)
         link.send(wire.Shutdown())
         scene.srun_ends()
@@ -388,7 +389,7 @@ def test_an_srun_that_cannot_be_started_is_told(scene: Scene) -> None:
     async def act() -> None:
         (scene.paths.root / "srun").unlink()
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=None, mark=None))
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=None, mark=None))
         await until(lambda: scene.leader.told("not_revived"))
         await leader_dies(scene)
         scene.srun_ends()

@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 
 from launcher.errors import SiteError
+from launcher.node.agent.answers import ANSWERS, Answers
+from launcher.node.agent.progress import ProgressWindow
 from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
-from launcher.node.wire.messages import Hub, ToAgent
+from launcher.node.wire.messages import Alive, FromAgent, Hub, RankUse, StartRound, ToAgent
 from launcher.run import clock
 from launcher.run.error_words import is_lost_collective, kind_of_words
 from launcher.run.files import read_lines
 from launcher.run.manifest import HASH_NAME, new_hash
+from launcher.run.messages import FromWorker, WorkerProgress
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
 from launcher.run.state import read_outcome
@@ -257,7 +260,7 @@ class FakeWorker:
 
     def say(self, type_: str, **values: Any) -> None:
         self.attached = self.attached or type_ == "attached"
-        self.node.up("worker", round=self.round, rank=self.rank, message={"type": type_, **values})
+        self.node.said(self, {"type": type_, **values})
 
     def hear(self, m: dict[str, Any]) -> None:
         if m["type"] == "pause":
@@ -406,6 +409,8 @@ class FakeNode:
         self.round = -1
         self.heard: list[dict[str, Any]] = []
         self.check_ok = True
+        self.window: ProgressWindow | None = None
+        self.answers: Answers
         self._beat: asyncio.Task[None] | None = None
 
     @property
@@ -427,15 +432,38 @@ class FakeNode:
                 for w in self.workers
                 if not w.done
             ]
-            self.up("alive", t=0, ranks=ranks)
+            if self.window is None:
+                self.up("alive", t=0, ranks=ranks)
+            else:
+                uses = [RankUse(**use) for use in ranks]
+                self.tell(Alive(t=0.0, **self.window.heartbeat(uses, asyncio.get_running_loop().time())))
 
     def up(self, type_: str, **values: Any) -> None:
         if self.link is not None:
             self.link.up({"type": type_, **values})
 
+    def tell(self, message: FromAgent) -> None:
+        if self.link is not None:
+            self.link.up(message.to_wire())
+
+    def said(self, worker: FakeWorker, message: dict[str, Any]) -> None:
+        """Pass on what a worker says, as agents do: answers of all its ranks together, progress with the heartbeat where that is on."""
+        said = FromWorker.read(message, [])
+        if isinstance(said, ANSWERS):
+            return self.answers.take(worker.rank, said)
+        if self.window is not None and isinstance(said, WorkerProgress) and self.window.holds(worker.rank, said):
+            return None
+        self.answers.flush(worker.rank)
+        if self.window is not None and (held := self.window.take(worker.rank)) is not None:
+            self.up("worker", round=worker.round, rank=worker.rank, message=held.to_wire())
+        self.up("worker", round=worker.round, rank=worker.rank, message=message)
+        self.answers.look()
+        return None
+
     def exited(
         self, worker: FakeWorker, exit_code: int | None, signal: int | None, last_lines: list[str] | None = None
     ) -> None:
+        self.answers.flush(worker.rank)
         self.up(
             "worker_exit",
             round=worker.round,
@@ -448,6 +476,7 @@ class FakeNode:
         )
         if worker in self.workers:
             self.workers.remove(worker)
+        self.answers.look()
 
     def hear(self, m: dict[str, Any]) -> None:
         if self.link is None or self.cut:
@@ -470,6 +499,12 @@ class FakeNode:
 
     def on_round(self, m: dict[str, Any]) -> None:
         self.round = m["round"]
+        self.window = None
+        if self.world.detail_every_s is not None:
+            order = ToAgent.read({**m, "detail_every_s": self.world.detail_every_s}, [])
+            assert isinstance(order, StartRound)
+            self.window = ProgressWindow(order)
+        self.answers = Answers(self.round, lambda: [w.rank for w in self.workers if not w.done], self.tell)
         self.workers = [self.world.worker(self, m, w["rank"]) for w in m["workers"]]
         for w in self.workers:
             self.up("worker_up", round=m["round"], rank=w.rank, pid=1000 + w.rank)
@@ -556,6 +591,8 @@ class World:
         self.step_s, self.save_s, self.total_steps, self.interval = 0.05, 0.02, 40, self.spec.checkpoint.interval_steps
         self.max_delay_s, self.start_s, self.exit_s = 0.02, 0.0, 0.0
         self.blocked_s = 0.01
+        self.detail_every_s: float | None = None
+        """Where set, progress comes with the heartbeat, and of each rank so often; else each report by itself."""
         self.disk_full = False
         self.term_code: int | None = 0
         self.groups: dict[int, Group] = {}

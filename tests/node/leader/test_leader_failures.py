@@ -301,6 +301,27 @@ def test_a_silent_hang_is_found_by_the_learned_limit(world, virtual):
     assert w.events("decision")[0]["evidence"] == "hang"
 
 
+def test_of_ranks_that_are_told_together_one_that_falls_behind_is_known(world, virtual):
+    """`status` shows it before the hang is found: the heartbeat in which only the others had news told each rank of its node."""
+    w = world(checkpoint={"enabled": False}, restart={"hang_floor_s": 30})
+    w.detail_every_s, w.step_s = 16.0, 1.0
+    shown = []
+
+    def hang(worker):
+        for rank in range(4):
+            found = w.find(rank)
+            found.task.cancel()
+            if rank != 3:
+                found.say("progress", step=13, step_time_s=1.0)
+        loop = asyncio.get_running_loop()
+        loop.call_later(3, lambda: shown.extend(rank.step for rank in w.leader._board.round.ranks))
+
+    w.hooks[12] = [once(hang)]
+    virtual(w.attempt_once())
+
+    assert shown == [13, 13, 13, 11]
+
+
 def test_of_a_hang_the_exact_places_count_not_the_reported_steps(world, virtual):
     """A rank that waits may have told of its last step a moment before the one that hangs: who hangs is asked for."""
     w = world(checkpoint={"interval_steps": 5}, restart={"hang_floor_s": 30})

@@ -35,6 +35,27 @@ def test_a_preempted_run_saves_and_is_requeued(world, virtual, kind):
     assert w.events("round_started")[-1]["resume_step"] == agreed
 
 
+@pytest.mark.parametrize("detail_every_s", [1.0, 16.0])
+def test_progress_that_comes_with_the_heartbeat_stops_the_run_no_worse(world, virtual, detail_every_s):
+    """The leader knows of the ranks' steps up to a second late, and of each one's up to 16 s: they agree as well, and nothing is lost."""
+    w = world(checkpoint={"interval_min": 0.05}, site={"grace_s": 20})
+    w.detail_every_s, w.step_s, w.total_steps = detail_every_s, 0.3, 400
+    w.allocation.means = SignalMeaning("preempted")
+    shown = []
+
+    async def script():
+        await w.until(lambda: bool(w.events("first_step")))
+        await w.until(lambda: w.leader._board.round.step >= 100)
+        shown.extend(rank.step for rank in w.leader._board.round.ranks)
+        w.signal("TERM")
+
+    assert virtual(w.attempt_once(script)).state == "requeued"
+    assert min(shown) >= 95
+    assert len(w.events("saved")) >= 5
+    assert w.events("saved")[-1]["step"] == w.events("agreed")[0]["step"]
+    assert w.events("stopped")[0]["lost_steps"] == 0
+
+
 def test_each_excluded_host_is_told_with_its_own_reason(world, virtual):
     """A host that had failed before a preemption is not used again, and the history does not blame the preemption for it."""
     w = world(spare_nodes=1, checkpoint={"interval_steps": 5}, site={"grace_s": 20})

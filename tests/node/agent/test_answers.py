@@ -1,0 +1,103 @@
+"""What the ranks of a node answer to one question goes to the leader as one message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from launcher.node.agent import answers
+from launcher.node.agent.answers import Answers
+from launcher.node.wire.messages import FromAgent, RanksSaid
+from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerStopped
+
+
+class Node:
+    """Three ranks that may answer, and what the leader is told."""
+
+    def __init__(self) -> None:
+        self.awaited = {0, 1, 2}
+        self.told: list[FromAgent] = []
+        self.answers = Answers(5, lambda: self.awaited, self.told.append)
+
+    @property
+    def heard(self) -> list[tuple[list[int], dict[str, object]]]:
+        """Ranks and message of each."""
+        assert all(isinstance(each, RanksSaid) and each.round == 5 for each in self.told)
+        return [(each.ranks, each.message) for each in self.told if isinstance(each, RanksSaid)]
+
+
+def play(scene: Callable[[Node], Awaitable[None]]) -> Node:
+    """Let a scene happen."""
+
+    async def all_of_it() -> Node:
+        node = Node()
+        await scene(node)
+        return node
+
+    return asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize(
+    ("said", "together"),
+    [
+        ([WorkerEntered(step=n) for n in (7, 9, 8)], {"type": "entered", "step": 9}),
+        ([WorkerSaveAck(id=3, ok=True)] * 3, {"type": "save_ack", "id": 3, "ok": True}),
+        ([WorkerSaveAck(id=3, ok=ok) for ok in (True, False, True)], {"type": "save_ack", "id": 3, "ok": False}),
+        ([WorkerStopped(step=9, saved=True)] * 3, {"type": "stopped", "step": 9, "saved": True}),
+    ],
+)
+def test_the_last_answer_sends_all(said: list[FromWorker], together: dict[str, object]) -> None:
+    """Nothing is said before the last rank has answered, and nothing is waited for then. Units: the highest; consent: of all."""
+
+    async def scene(node: Node) -> None:
+        for rank, each in enumerate(said):
+            assert node.told == []
+            node.answers.take(rank, each)
+        assert node.heard == [([0, 1, 2], together)]
+
+    play(scene)
+
+
+def test_a_rank_that_ends_is_waited_for_no_more() -> None:
+    """The others' answers go when it has ended; one that comes later goes by itself."""
+
+    async def scene(node: Node) -> None:
+        node.answers.take(0, WorkerEntered(step=4))
+        node.answers.take(2, WorkerEntered(step=4))
+        node.awaited = {0, 2}
+        node.answers.look()
+        assert [ranks for ranks, _ in node.heard] == [[0, 2]]
+
+    play(scene)
+
+
+def test_a_rank_that_does_not_answer_holds_the_others_up_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may write its part for minutes: what the others say goes after `_WAIT_S`."""
+    monkeypatch.setattr(answers, "_WAIT_S", 0.01)
+
+    async def scene(node: Node) -> None:
+        node.answers.take(1, WorkerStopped(step=4, saved=True))
+        while not node.told:
+            await asyncio.sleep(0.001)
+        node.answers.take(0, WorkerStopped(step=4, saved=True))
+        node.answers.take(2, WorkerStopped(step=4, saved=False))
+        while len(node.told) < 3:
+            await asyncio.sleep(0.001)
+
+    assert [(ranks, said["saved"]) for ranks, said in play(scene).heard] == [([1], True), ([0], True), ([2], False)]
+
+
+def test_a_ranks_messages_keep_their_order() -> None:
+    """Another message, or another answer, of a rank sends what it has answered first."""
+
+    async def scene(node: Node) -> None:
+        node.answers.take(0, WorkerEntered(step=4))
+        node.answers.flush(1)
+        assert node.told == []
+        node.answers.flush(0)
+        node.answers.take(1, WorkerEntered(step=4))
+        node.answers.take(1, WorkerEntered(step=5))
+
+    assert [(ranks, said["step"]) for ranks, said in play(scene).heard] == [([0], 4), ([1], 4)]
