@@ -20,12 +20,14 @@ FD_VARIABLE = "LAUNCHER_WORKER_FD"
 LOOPBACK_VARIABLE = "LAUNCHER_STORE_LOOPBACK"
 """In the environment of a round's store whose workers are all on this machine."""
 
+_write = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
 Message = TypeVar("Message", bound="Record")
 
 
 def encode(message: dict[str, Any]) -> bytes:
     """Return one message as one line. Non-finite numbers go as Python's json writes them (both ends are Python)."""
-    return (json.dumps(message, separators=(",", ":"), default=str) + "\n").encode()
+    return (_write(message) + "\n").encode()
 
 
 def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:

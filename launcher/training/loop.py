@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from launcher.run.messages import WorkerEpoch, WorkerPhase, WorkerReady
 from launcher.training.ddp.randomness import make_deterministic, seed_all
 from launcher.training.process import failure
 from launcher.training.process.group import choose_device, open_group
+from launcher.training.process.not_finite import on_device
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
 from launcher.training.step.session import Session
@@ -97,9 +97,7 @@ class _TaskLoop:
         self.train_data = task.train_data()
         self.test_data = task.test_data()
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
-        self.autocast: Callable[[], contextlib.AbstractContextManager[Any]] = (
-            partial(torch.autocast, worker.device.type, dtype=dtype) if dtype else contextlib.nullcontext
-        )
+        self.autocast = partial(torch.autocast, worker.device.type, dtype=dtype) if dtype else None
 
     def run(self) -> None:
         task, session = self.task, self.session
@@ -128,8 +126,11 @@ class _TaskLoop:
         )
         self.optimizer.zero_grad(set_to_none=True)
         for batch in batches:
-            with worker.sync(self.model):
+            if worker.is_last_micro:
                 loss = self._backward(batch)
+            else:
+                with worker.sync(self.model):
+                    loss = self._backward(batch)
             self._count(loss)
             if not worker.is_last_micro:
                 self.session.reporter.see_micro(worker.steps_done + 1, loss)
@@ -139,12 +140,16 @@ class _TaskLoop:
                 if worker.is_last_of_epoch:
                     self._end_epoch()
 
-    def _backward(self, batch: Any) -> torch.Tensor:
-        with self.autocast():
+    def _backward(self, batch: Any) -> Any:
+        """Return the loss: a number on CPUs; elsewhere a tensor, for which nobody waits."""
+        if self.autocast is None:
             loss = self.task.loss(self.model, batch)
+        else:
+            with self.autocast():
+                loss = self.task.loss(self.model, batch)
         scaled = self.worker.scale(loss)
         (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        return loss.item() if loss.is_cpu else loss.detach()
 
     def _step(self) -> None:
         task, scaler = self.task, self.scaler
@@ -161,12 +166,15 @@ class _TaskLoop:
         if self.scheduler is not None and task.scheduler_every == "step":
             self.scheduler.step()
 
-    def _count(self, loss: torch.Tensor) -> None:
+    def _count(self, loss: Any) -> None:
         partial, n = self.session.partial, self.worker.samples
         if not partial:
-            partial["loss"] = torch.zeros((), dtype=torch.float64, device=loss.device)
+            partial["loss"] = torch.zeros((), dtype=torch.float64, device=loss.device) if on_device(loss) else 0.0
             partial["count"] = 0
-        partial["loss"].add_(loss, alpha=n)
+        if on_device(loss):
+            partial["loss"].add_(loss, alpha=n)
+        else:
+            partial["loss"] += loss * n
         partial["count"] += n
 
     def _end_epoch(self) -> None:
@@ -174,12 +182,13 @@ class _TaskLoop:
         if self.scheduler is not None and self.task.scheduler_every == "epoch":
             self.scheduler.step()
         sums = self.session.partial
-        row = torch.stack([sums["loss"], torch.full_like(sums["loss"], sums["count"])])
+        loss = torch.as_tensor(sums["loss"], dtype=torch.float64, device=self.worker.device)
+        row = torch.stack([loss, torch.full_like(loss, sums["count"])])
         if self.worker.world_size > 1:
             dist.all_reduce(row)
         self.session.notes["epoch_loss"] = float(row[0] / row[1])
         sums.clear()
 
     def _measure(self, model: Any, batch: Any) -> dict[str, Any]:
-        with self.autocast():
+        with self.autocast() if self.autocast else contextlib.nullcontext():
             return self.task.metrics(model, batch)

@@ -10,7 +10,8 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
@@ -39,8 +40,7 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
     return index * base + min(index, extra), base + (index < extra)
 
 
-@frozen
-class Micro:
+class Micro(NamedTuple):
     """What one rank puts through the model at once."""
 
     indices: list[int]
@@ -51,8 +51,7 @@ class Micro:
     """What this mean loss is multiplied by, so that DDP's average over ranks is the mean over the unit's samples."""
 
 
-@frozen
-class Unit:
+class Unit(NamedTuple):
     """One optimizer step: this rank's micro-batches, as many as every other rank has."""
 
     epoch: int
@@ -100,32 +99,39 @@ class Plan:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
         return torch.randperm(self.length, generator=generator)
 
-    def unit(self, order: torch.Tensor, epoch: int, start: int) -> Unit:
-        """Return the unit that begins after ``start`` samples of the epoch."""
-        end = self.samples_per_epoch
-        size = min(self.global_batch, end - start)
+    def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[Unit]:
+        """Yield every unit from ``start`` samples into ``epoch`` up to the end of ``end_epoch - 1``."""
+        end, whole = self.samples_per_epoch, self._shares(self.global_batch)
+        while epoch < end_epoch:
+            order = self.order(epoch) if start < end else None
+            while order is not None and start < end:
+                size = min(self.global_batch, end - start)
+                yield _unit(order, epoch, start, size, whole if size == self.global_batch else self._shares(size), end)
+                start += size
+            epoch, start = epoch + 1, 0
+
+    def _shares(self, size: int) -> list[tuple[int, int, float]]:
+        """Return this rank's micro-batches of a unit of so many samples: first and number within the unit, and weight."""
         offset, share = split(size, self.world_size, self.rank)
-        mine = order[start + offset : start + offset + share].tolist()
         count = self.accumulate
         if self.elastic_micros:  # a short last batch needs no more micro-batches than its samples fill
             least = self.accumulate if size == self.global_batch else 1
             count = max(least, math.ceil(math.ceil(size / self.world_size) / self.batch_size))
-        micros = []
+        shares = []
         for first, n in (split(share, count, j) for j in range(count)):
             scaled = n * self.world_size
-            weight = 1.0 if scaled == size else scaled / size
-            micros.append(Micro(mine[first : first + n] if n else [int(order[start])], n, weight))
-        return Unit(epoch, start, size, micros, start + size >= end)
+            shares.append((offset + first, n, 1.0 if scaled == size else scaled / size))
+        return shares
 
-    def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[Unit]:
-        """Yield every unit from ``start`` samples into ``epoch`` up to the end of ``end_epoch - 1``."""
-        while epoch < end_epoch:
-            order = self.order(epoch) if start < self.samples_per_epoch else None
-            while order is not None and start < self.samples_per_epoch:
-                unit = self.unit(order, epoch, start)
-                yield unit
-                start += unit.size
-            epoch, start = epoch + 1, 0
+
+def _unit(
+    order: torch.Tensor, epoch: int, start: int, size: int, shares: list[tuple[int, int, float]], end: int
+) -> Unit:
+    micros = []
+    for first, n, weight in shares:
+        at = start + first
+        micros.append(Micro(order[at : at + n].tolist() if n else [int(order[start])], n, weight))
+    return Unit(epoch, start, size, micros, start + size >= end)
 
 
 def load_units(
@@ -146,8 +152,9 @@ def load_units(
             if loaded is not None:
                 data = next(loaded)
             else:
-                with LOADING.measure():
-                    data = fetch(dataset, micro.indices, collate)
+                began = perf_counter()
+                data = fetch(dataset, micro.indices, collate)
+                LOADING.seconds += perf_counter() - began
             yield micro, data if device.type == "cpu" else to_device(data, device)
 
     loaded: Iterator[Any] | None = None

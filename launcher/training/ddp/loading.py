@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 
@@ -16,16 +14,6 @@ class Loading:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._watched = False
-
-    @contextlib.contextmanager
-    def measure(self) -> Iterator[None]:
-        """Count the time of the block; only on the main thread: others read ahead."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            if threading.current_thread() is threading.main_thread():
-                self.seconds += time.perf_counter() - began
 
     def watch_loaders(self) -> None:
         """Count the time that torch's DataLoaders take for each batch, from now on; where a torch lacks the private class, nothing."""
@@ -39,8 +27,12 @@ class Loading:
 
         @functools.wraps(following)
         def measured(loader: Any) -> Any:
-            with self.measure():
+            began = time.perf_counter()
+            try:
                 return following(loader)
+            finally:
+                if threading.current_thread() is threading.main_thread():  # others read ahead
+                    self.seconds += time.perf_counter() - began
 
         iterators.__next__ = measured
 

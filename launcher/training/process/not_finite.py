@@ -35,7 +35,8 @@ class NotFiniteWatch:
     def __init__(self, send: Callable[[WorkerNotFinite], None]) -> None:
         self._send = send
         self._rings: dict[str, _Ring] = {}
-        self._seen_finite: set[str] = set()
+        self.well: set[str] = set()
+        """Metrics whose latest value was finite."""
         self._bad: dict[str, WorkerNotFinite] = {}
         self._told = 0
 
@@ -43,10 +44,14 @@ class NotFiniteWatch:
         """Take in a value of ``step``: a number, or a tensor of one element. Return what holds it. ``epoch``: it is logged.
 
         A tensor is copied on its device, without its graph: user code may free it and write to it. The copy lasts until a
-        thousand newer values of this metric.
+        thousand newer values of this metric. One of a CPU is a number already.
         """
         if isinstance(value, torch.Tensor):
-            return self._ring(name, value.device).put(step, value, epoch) if value.numel() == 1 else value.detach()
+            if value.numel() != 1:
+                return value.detach()
+            if on_device(value):
+                return self._ring(name, value.device).put(step, value, epoch)
+            value = value.item()
         if isinstance(value, float | int):
             self._value(name, step, value)
         return value
@@ -72,14 +77,13 @@ class NotFiniteWatch:
         return ring
 
     def _value(self, name: str, step: int, value: float) -> None:
-        bad = self._bad.get(name)
         if math.isfinite(value):
-            self._seen_finite.add(name)
-            if bad is not None:
-                del self._bad[name]
+            self.well.add(name)
+            if (bad := self._bad.pop(name, None)) is not None:
                 self._tell(WorkerNotFinite(step=bad.step, metric=name, value=bad.value, until=step))
         # What begins as an infinity may be meant so ("best so far"); a loss never is.
-        elif bad is None and (name in self._seen_finite or "loss" in name.lower()):
+        elif name in self.well or (name not in self._bad and "loss" in name.lower()):
+            self.well.discard(name)
             self._bad[name] = WorkerNotFinite(step=step, metric=name, value=str(float(value)))
             self._tell(self._bad[name])
 
@@ -87,6 +91,11 @@ class NotFiniteWatch:
         self._told += 1
         if self._told <= _MOST_TOLD:
             self._send(message)
+
+
+def on_device(value: Any) -> bool:
+    """Return whether this is a tensor for whose number the host would have to wait."""
+    return isinstance(value, torch.Tensor) and not value.is_cpu
 
 
 class _Ring:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import isfinite
+from time import monotonic
 from typing import Any
-
-import torch
 
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
 from launcher.training.ddp.loading import LOADING
-from launcher.training.process.not_finite import NotFiniteWatch
+from launcher.training.process.not_finite import NotFiniteWatch, on_device
 
 INTERVAL_S = 0.1
 
@@ -34,7 +34,7 @@ class Reporter:
 
     def progress(self, step: int, last: bool, values: Callable[[], dict[str, Any]]) -> None:
         """Report that ``step`` optimizer steps are done; ``values`` is called only when a message goes out."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._progress_at < INTERVAL_S and not last:
             return
         if step != self._progress_step:
@@ -49,13 +49,18 @@ class Reporter:
 
     def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
         """Look at metrics of ``step`` (numbers or tensors of one element); those of rank 0 are remembered until they are sent."""
+        watch, pending = self._not_finite, self._pending
         for name, value in metrics.items():
-            held = self._not_finite.see(step, name, value, epoch=epoch)
+            held, count = value, 0
+            if value.__class__ is not float or not isfinite(value) or name not in watch.well:
+                held = watch.see(step, name, value, epoch=epoch)
+                count = watch.count(name)
             if self._metrics:
-                self._pending[name] = (step, epoch, held, self._not_finite.count(name))
-        self.flush(force=False)
+                pending[name] = step, epoch, held, count
+        if monotonic() - self._metrics_at >= INTERVAL_S:
+            self.flush(force=False)
 
-    def see_micro(self, step: int, loss: torch.Tensor) -> None:
+    def see_micro(self, step: int, loss: Any) -> None:
         """Look at the loss of a micro-batch that is not logged."""
         self._not_finite.see(step, "loss", loss)
 
@@ -64,7 +69,7 @@ class Reporter:
 
         The host waits for a device with ``force`` alone.
         """
-        now = time.monotonic()
+        now = monotonic()
         if force:
             self._not_finite.look(wait=True)
         if not self._pending or (not force and now - self._metrics_at < INTERVAL_S):
@@ -75,7 +80,7 @@ class Reporter:
         pending, self._pending = self._pending, {}
         by_step: dict[tuple[int, int], dict[str, float]] = {}
         for name, (step, epoch, value, count) in pending.items():
-            if not (_on_gpu(value) and count):
+            if not (count and on_device(value)):
                 by_step.setdefault((step, epoch), {})[name] = float(value)
                 continue
             come = self._not_finite.arrived(name)
@@ -92,7 +97,3 @@ class Reporter:
         if self._metrics:
             self.flush(force=True)
             self.send(message)
-
-
-def _on_gpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cuda"

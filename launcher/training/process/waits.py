@@ -43,6 +43,7 @@ class Waits:
         self._looked = 0.0
         self._last: tuple[int, ...] = ()
         self._recent: deque[float] = deque(maxlen=5)
+        self._median: float | None = None
 
     def watch(self, model: Any) -> None:
         """Measure this model from now on; one that is not wrapped in DDP waits for no rank."""
@@ -60,4 +61,5 @@ class Waits:
                 if sample != self._last and all(sample):
                     self._last = sample
                     self._recent.append(max(0.0, (sample[0] - sample[1]) / 1e9))
-        return round(statistics.median(self._recent), 7) if self._recent else None
+                    self._median = round(statistics.median(self._recent), 7)
+        return self._median

@@ -48,6 +48,10 @@ class Session:
         self.position = Position()
         limit = place.spec.stop_after_steps
         self._limit = math.inf if limit is None else limit
+        rank, self._dies_at = place.spec.kill_at or (-1, -1)
+        """In a rehearsal one rank dies after this step, to test recovery."""
+        if rank != place.rank or place.resume_path is not None:
+            self._dies_at = -1
         self.waits = Waits()
         if place.paths is not None:
             LOADING.watch_loaders()
@@ -184,14 +188,14 @@ class Session:
         at = self.position
         at.step += 1
         if unit is not None:
-            at.samples += unit.size
-            at.epoch, at.consumed = unit.epoch, unit.start + unit.size
-            at.order = zlib.crc32(b"%d %d %d;" % (unit.epoch, unit.start, unit.size), at.order)
-        self._progress(last=last or at.step == self.start_step + 1)
+            epoch, start, size = unit[:3]
+            at.samples += size
+            at.epoch, at.consumed = epoch, start + size
+            at.order = zlib.crc32(b"%d %d %d;" % (epoch, start, size), at.order)
+        self.reporter.progress(at.step, last or at.step == self.start_step + 1, self._progress_values)
         if self.limit_reached and self.place.rank == 0:
             self.registered.tell_missing(self.is_script)  # while the user's function still holds what it made
-        # In a rehearsal one rank dies, to test recovery.
-        if self.place.spec.kill_at == [self.place.rank, at.step] and self.place.resume_path is None:
+        if at.step == self._dies_at:
             die_behind_a_checkpoint(self.place)
 
     def open_gap(self) -> None:

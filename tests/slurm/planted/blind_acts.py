@@ -121,7 +121,8 @@ def batch_shell(run):
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = " ".join(process.cmdline())
-            if f"job{int(run.job_id):05d}/slurm_script" in line:
+            # Another cluster of this machine may have a job of that number.
+            if f"job{int(run.job_id):05d}/slurm_script" in line and process.environ()["SLURM_JOB_NAME"] == run.paths.id:
                 found.append(process)
     if not found:
         raise RuntimeError("no batch script found")

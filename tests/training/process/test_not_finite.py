@@ -17,6 +17,12 @@ from launcher.training.process.not_finite import NotFiniteWatch
 NAN, INF = float("nan"), float("inf")
 
 
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the CPU are treated as those of a device."""
+    monkeypatch.setattr(not_finite, "on_device", lambda value: isinstance(value, torch.Tensor))
+
+
 def told(*values: Any, metric: str = "loss", tensors: bool = False, looks: int = 10**9) -> list[WorkerNotFinite]:
     """What is told of these values, a step each from 1; every ``looks`` steps what has arrived is examined."""
     sent: list[WorkerNotFinite] = []
@@ -29,14 +35,19 @@ def told(*values: Any, metric: str = "loss", tensors: bool = False, looks: int =
     return sent
 
 
-@pytest.mark.parametrize("tensors", [False, True])
-def test_the_first_step_is_told_and_the_one_at_which_it_is_well_again(tensors: bool) -> None:
+@pytest.mark.parametrize("tensors", [False, True, "device"])
+def test_the_first_step_is_told_and_the_one_at_which_it_is_well_again(
+    tensors: bool | str, request: pytest.FixtureRequest
+) -> None:
     """Two messages, however long it lasts; the step is that of the value, not that of the look."""
-    sent = told(0.5, 0.4, NAN, NAN, NAN, 0.3, 0.2, tensors=tensors)
+    if tensors == "device":
+        request.getfixturevalue("device")
+    sent = told(0.5, 0.4, NAN, NAN, NAN, 0.3, 0.2, tensors=bool(tensors))
 
     assert [(m.step, m.value, m.until) for m in sent] == [(3, "nan", None), (3, "nan", 6)]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("looks", [1, 7, 10**9])
 def test_nothing_is_lost_between_two_looks(looks: int) -> None:
     """A single NaN among hundreds of steps."""
@@ -45,6 +56,7 @@ def test_nothing_is_lost_between_two_looks(looks: int) -> None:
     assert (first.step, first.value, again.until) == (401, "-inf", 402)
 
 
+@pytest.mark.usefixtures("device")
 def test_of_more_values_than_are_kept_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory on the device is bounded."""
     monkeypatch.setattr(not_finite, "_KEPT", 8)
@@ -60,6 +72,7 @@ def test_a_best_value_that_begins_infinite_is_no_alarm() -> None:
     assert [m.step for m in told(1.0, NAN, metric="grad_norm")] == [2]
 
 
+@pytest.mark.usefixtures("device")
 def test_large_and_odd_values_are_well() -> None:
     """1e300 is finite in double precision; what is no number, or many, is not looked at."""
     assert told(1e300, -3.0, 0, tensors=False) == []
@@ -80,6 +93,7 @@ def test_a_metric_that_comes_and_goes_does_not_fill_the_history() -> None:
     assert len(told(*[NAN, 1.0] * 100)) == 20
 
 
+@pytest.mark.usefixtures("device")
 def test_a_metric_of_inference_mode_can_be_watched_on() -> None:
     """A tensor made there may not be written to outside: the values are kept in an ordinary one."""
     sent: list[WorkerNotFinite] = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.training.process import reporter
+from launcher.training.process import not_finite, reporter
 from launcher.training.process.reporter import Reporter
 
 
@@ -32,6 +32,12 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def treat_as_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's tensor is a number at once; here none is."""
+    for module in (reporter, not_finite):
+        monkeypatch.setattr(module, "on_device", lambda value: isinstance(value, torch.Tensor))
+
+
 class Hook:
     """Held by a graph alone."""
 
@@ -41,6 +47,7 @@ class Hook:
 
 def test_a_logged_tensor_is_let_go_and_converted_when_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss with its graph: no warning, no wait until a message goes out, the graph freed, and later writes unseen."""
+    treat_as_of_a_device(monkeypatch)
     monkeypatch.setattr(reporter, "INTERVAL_S", 1e9)
     channel = Sent()
     told = Reporter(channel, metrics=True)  # type: ignore[arg-type]
@@ -58,7 +65,21 @@ def test_a_logged_tensor_is_let_go_and_converted_when_it_is_sent(monkeypatch: py
         assert held() is None
         told.flush(force=True)
 
-    assert (channel, waits.count) == ([{"loss": 6.0, "lr": 0.5}], 1)
+    assert (channel, waits.count) == ([{"loss": 6.0, "lr": 0.5}], 0)
+
+
+def test_a_tensor_of_a_cpu_is_a_number_at_once() -> None:
+    """Its graph is let go, and what is written to it later is not seen."""
+    channel = Sent()
+    told = Reporter(channel, metrics=True)  # type: ignore[arg-type]
+    loss = torch.ones(3, requires_grad=True).sum()
+    for _ in range(2):
+        told.log(1, 0, {"loss": loss})
+        with torch.no_grad():
+            loss.zero_()
+    told.flush(force=True)
+
+    assert channel == [{"loss": 3.0}, {"loss": 0.0}]
 
 
 class Copy:
@@ -81,7 +102,7 @@ class Copy:
 def test_no_message_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a metric there what has arrived goes out, with its own step; the newest is told in the end, which alone waits."""
     monkeypatch.setattr(reporter, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(reporter, "_on_gpu", lambda value: isinstance(value, torch.Tensor))
+    treat_as_of_a_device(monkeypatch)
     copy, steps, epochs = Copy(), [], []
     channel = Sent()
     channel.send = lambda message: steps.append((message.step, message.metrics)) or epochs.append(message.epoch)  # type: ignore[method-assign, func-returns-value]
