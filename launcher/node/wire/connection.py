@@ -48,6 +48,9 @@ _OWN_FILES = 128
 """Descriptors that strangers never get: the leader's files, the pipes of its commands."""
 _BEFORE_COUNTED = 320
 """Connections that asyncio, which accepts a hundred in a turn, has accepted before the first of them is counted: 310 were seen."""
+_WAITING = 4096
+"""Connections that wait in the kernel to be accepted (Linux takes no more than net.core.somaxconn). asyncio's 100 are too few for a
+thousand agents that dial at once: the kernel drops the others, and they try again after 1, 3 and 7 s."""
 _AT_ONCE = 2**20
 """Bytes of one block, if no single message is larger."""
 
@@ -313,6 +316,7 @@ def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = Fals
                 tasks.discard(task)
 
         listening = await asyncio.start_server(accepted, sock=sock)
+        sock.listen(_WAITING)
 
         def stop() -> None:
             listening.close()
