@@ -104,15 +104,17 @@ class ScriptedAgent:
         while True:
             news, self.told = self.step > self.told, max(self.told, self.step)
             use: list[wire.RankUse] = []
-            more: dict[str, Any] = {"round": self.round, "total_steps": STEPS, "epoch": 0, "epochs": 1} if news else {}
+            more: dict[str, Any] = (
+                {"round": self.round, "quiet_s": 0.0, "total_steps": STEPS, "epoch": 0, "epochs": 1} if news else {}
+            )
             if time.monotonic() >= self.detail_at:
                 self.detail_at = time.monotonic() + self.detail_every_s * (self.phase if self.detail_at == 0.0 else 1.0)
                 step = {"step": self.step, "wait_s": 0.01, "data_s": 0.0}
-                times = {"step_time_s": self.step_s, "longest_s": self.step_s}
+                times = dict.fromkeys(("step_time_s", "usual_s", "longest_s"), self.step_s)
                 uses = {"cpu_percent": 99.0, "rss_bytes": 2**32, "gpu_percent": 95.0, "state": "R"}
                 use = [wire.RankUse(rank=r, **uses, **(step | times if news else {})) for r in self.ranks]
             elif news:
-                more |= {"slowest": self.step, "fastest": self.step, "longest_s": self.step_s}
+                more |= {"slowest": self.step, "fastest": self.step, "usual_s": self.step_s, "longest_s": self.step_s}
             self.peer.send(wire.Alive(t=time.time(), cpu_percent=50.0, mem_bytes=2**36, ranks=use, **more))
             await asyncio.sleep(wire.HEARTBEAT_S)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.node.wire.messages import RankUse, StartRound
@@ -25,7 +26,8 @@ class _Steps:
     time_s: float = 0.0
     wait_s: float = 0.0
     data_s: float = 0.0
-    longest_s: float = 0.0
+    reported_s: list[float] = field(default_factory=list)
+    """The step time of each report."""
     waits_known: bool = True
 
     def add(self, said: WorkerProgress, done: int) -> None:
@@ -37,7 +39,7 @@ class _Steps:
         self.time_s += said.step_time_s * done
         self.wait_s += (said.wait_s or 0.0) * done
         self.data_s += (said.data_s or 0.0) * done
-        self.longest_s = max(self.longest_s, said.step_time_s)
+        self.reported_s.append(said.step_time_s)
         self.waits_known = self.waits_known and said.wait_s is not None
 
     def values(self) -> dict[str, Any]:
@@ -49,8 +51,12 @@ class _Steps:
         )
         return {
             "step": self.latest.step, "step_time_s": step_time_s, "wait_s": wait_s if self.waits_known else None, "data_s": data_s,
-            "longest_s": self.longest_s,
+            **_usual_and_longest(self.reported_s),
         }  # fmt: skip
+
+
+def _usual_and_longest(reported_s: list[float]) -> dict[str, float]:
+    return {"usual_s": statistics.median(reported_s), "longest_s": max(reported_s)} if reported_s else {}
 
 
 class ProgressWindow:
@@ -69,14 +75,17 @@ class ProgressWindow:
         """As the last heartbeat with news told: the first is to tell each rank."""
         self._news = False
         """Whether a rank has progressed since then."""
-        self._longest_s: float | None = None
-        """The longest step since then."""
+        self._reported_s: list[float] = []
+        """The step times that ranks have reported since then."""
+        self._reported_at: float | None = None
+        """When one last reported a step."""
         self._told: dict[int, int] = {}
         """The step of each rank that the leader knows, or will know with the next heartbeat."""
         self._steps: dict[int, _Steps] = {}
 
-    def holds(self, rank: int, said: WorkerProgress) -> bool:
+    def holds(self, rank: int, said: WorkerProgress, now: float) -> bool:
         """Return whether this report can wait for the next heartbeat. The first one of a rank cannot."""
+        self._reported_at = now
         before = self._told.get(rank)
         self._told[rank] = said.step
         if before is None:
@@ -86,7 +95,7 @@ class ProgressWindow:
         steps.add(said, max(1, said.step - before))
         self._news = True
         if said.step_time_s is not None:
-            self._longest_s = max(self._longest_s or 0.0, said.step_time_s)
+            self._reported_s.append(said.step_time_s)
         return True
 
     def take(self, rank: int) -> WorkerProgress | None:
@@ -100,34 +109,33 @@ class ProgressWindow:
         frozen = {use.rank for use in uses if use.state == "T"}
         slowest = min(self._told.values()) if len(self._told) == self._ranks else -1
         stands_out = frozen != self._frozen or (self._news and slowest <= self._slowest)
-        news, longest_s = self._news, self._longest_s
-        self._frozen, self._news, self._longest_s = frozen, False, None
+        news, reported_s = self._news, self._reported_s
+        self._frozen, self._news, self._reported_s = frozen, False, []
         if news:
             self._slowest = slowest
+        common = self._common(now)
         if now >= self._detail_at or stands_out:
             self._detail_at = now + self._every_s * (self._phase if self._detail_at == 0.0 else 1.0)
-            return self._detail(uses)
-        if not news:
-            return {"ranks": []}
-        steps = {"slowest": slowest, "fastest": max(self._told.values()), "longest_s": longest_s}
-        return {"ranks": [], **steps, **self._all_alike()}
+            return {"ranks": self._detail(uses), **common}
+        steps = (
+            {"slowest": slowest, "fastest": max(self._told.values()), **_usual_and_longest(reported_s)} if news else {}
+        )
+        return {"ranks": [], **steps, **common}
 
-    def _detail(self, uses: list[RankUse]) -> dict[str, Any]:
+    def _detail(self, uses: list[RankUse]) -> list[RankUse]:
         """Return what each rank uses, and what is held of its progress."""
-        alike, (held, self._steps) = self._all_alike(), (self._steps, {})
+        held, self._steps = self._steps, {}
         by_rank = {use.rank: use.to_wire() for use in uses}
         for rank, steps in held.items():
             by_rank[rank] = {**by_rank.get(rank, {"rank": rank}), **steps.values()}
-        return {"ranks": [RankUse(**values) for values in by_rank.values()], **alike}
+        return [RankUse(**values) for values in by_rank.values()]
 
-    def _all_alike(self) -> dict[str, Any]:
-        """Return what is the same for all ranks; nothing where there is no news."""
-        if not self._steps:
+    def _common(self, now: float) -> dict[str, Any]:
+        """Return what is the same for all ranks; nothing before the first step."""
+        if self._reported_at is None:
             return {}
-        newest = next(iter(self._steps.values())).latest
-        return {
-            "round": self.round,
-            "total_steps": newest.total_steps,
-            "epoch": newest.epoch,
-            "epochs": newest.epochs,
-        }
+        values: dict[str, Any] = {"round": self.round, "quiet_s": round(now - self._reported_at, 3)}
+        if self._steps:
+            newest = next(iter(self._steps.values())).latest
+            values |= {name: getattr(newest, name) for name in ("total_steps", "epoch", "epochs")}
+        return values

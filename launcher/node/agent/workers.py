@@ -195,7 +195,7 @@ class Crew:
             if not isinstance(said, WorkerProgress):
                 self._answers.take(worker.rank, said)
                 return
-            if self.progress.holds(worker.rank, said):
+            if self.progress.holds(worker.rank, said, time.monotonic()):
                 return
         self._tell_held(worker)
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))

@@ -136,13 +136,7 @@ class Inbox(wire.Hub):
             case wire.WorkerExit() if rank := _rank_of(node, round_, said.rank):
                 self._exited(rank, said)
             case wire.Alive() if round_ is not None:
-                for use in said.ranks:
-                    if rank := _rank_of(node, round_, use.rank):
-                        self._alive(rank, use)
-                        if use.step is not None:
-                            self._progressed(rank, use, said)
-                if not said.ranks:
-                    round_.beat(node, said, board.now())
+                self._beat(node, round_, said)
             case wire.GpuError():
                 board.history.event("gpu_error", host=node.host, gpu=said.gpu, xid=said.xid)
                 if round_ is not None and said.xid in BROKEN:
@@ -171,6 +165,19 @@ class Inbox(wire.Hub):
             case wire.Leaving() if board.phase == "ended" or node.leaves:
                 board.nodes.drop(node)
 
+    def _beat(self, node: Node, round_: Round, said: wire.Alive) -> None:
+        now = self.board.now()
+        at = now - (said.quiet_s or 0.0)
+        for use in said.ranks:
+            if rank := _rank_of(node, round_, use.rank):
+                self._alive(rank, use)
+                if use.step is not None:
+                    self._progressed(rank, use, said, at)
+        if not said.ranks:
+            round_.beat(node, said, at)
+        if said.quiet_s is not None and said.slowest is None and all(use.step is None for use in said.ranks):
+            round_.pauses.quiet_at = now
+
     def _alive(self, rank: Rank, use: wire.RankUse) -> None:
         rank.use, rank.heartbeat_t = use, clock.now()
         if use.state != "T":
@@ -179,12 +186,16 @@ class Inbox(wire.Hub):
             rank.frozen_since = self.board.now()
 
     def _progressed(
-        self, rank: Rank, said: wire.RankUse | messages.WorkerProgress, common: wire.Alive | messages.WorkerProgress
+        self,
+        rank: Rank,
+        said: wire.RankUse | messages.WorkerProgress,
+        common: wire.Alive | messages.WorkerProgress,
+        at: float,
     ) -> None:
-        """Take in a rank's progress: its first report of a round comes by itself, later ones with the heartbeat."""
+        """Take in a rank's progress, made ``at`` the latest: its first report comes by itself, later ones with the heartbeat."""
         round_, now = rank.round, self.board.now()
         rank.ready = True
-        if round_.progressed(rank, said, common, now) and not round_.stepped:
+        if round_.progressed(rank, said, common, at) and not round_.stepped:
             round_.stepped = True
             self.board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
 
@@ -213,7 +224,7 @@ class Inbox(wire.Hub):
         board, round_, now = self.board, rank.round, self.board.now()
         match said:
             case messages.WorkerProgress():
-                self._progressed(rank, said, said)
+                self._progressed(rank, said, said, now)
             case messages.WorkerHello():
                 rank.pid, rank.heartbeat_t = said.pid, clock.now()
             case messages.WorkerAttached():

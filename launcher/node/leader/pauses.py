@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 
 from launcher.node.policy.hangs import HangWatch
-from launcher.node.wire.messages import HEARTBEAT_S
 
-_LEAST_S = 2.5 * HEARTBEAT_S
-"""Progress comes with heartbeats: a shorter silence says nothing."""
+_LEAST_S = 1.0
 _TIMES_USUAL = 5.0
 """A pause is this much longer than a usual step."""
 _EVERY_S = 2.0
@@ -29,11 +27,13 @@ class Pauses:
         self._pause_of = -1.0
         """The time of the last progress before it."""
         self._asked_at = 0.0
+        self.quiet_at = 0.0
+        """When a heartbeat has last told that no rank of its node had progressed since the one before."""
         self._kept: defaultdict[int, deque[float]] = defaultdict(deque)
 
     def may_begin(self, now: float, hangs: HangWatch) -> bool:
         """Return whether nobody has progressed for so long that ranks are to be asked, once in each pause."""
-        quiet_s = now - hangs.last_progress
+        quiet_s = self.quiet_at - hangs.last_progress  # later steps may be known with the next heartbeat only
         if quiet_s < _LEAST_S or hangs.last_progress == self._pause_of or now - self._asked_at < _EVERY_S:
             return False
         usual_s = hangs.usual_s

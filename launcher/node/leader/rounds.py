@@ -275,13 +275,19 @@ class Round:
             rank.recent_s = _FADES * rank.recent_s + said.step_time_s
             rank.recent_data_s = _FADES * rank.recent_data_s + (said.data_s or 0.0)
             if said.wait_s is not None:
-                rank.own_s.append(max(0.0, said.step_time_s - said.wait_s))
+                usual_s = (
+                    getattr(said, "usual_s", None) or said.step_time_s
+                )  # a pause now and then makes no rank a slow one
+                rank.own_s.append(max(0.0, usual_s - said.wait_s))
         self._learn_size(common)
         if step <= rank.step:
             return False
         further = self.reached(rank, step)
         rank.entered = max(rank.entered or 0, step)
-        self.hangs.progressed(now, getattr(said, "longest_s", None) or said.step_time_s)
+        if isinstance(said, RankUse):
+            self.hangs.progressed(now, said.usual_s, said.longest_s)
+        else:
+            self.hangs.progressed(now, said.step_time_s)
         if further:
             self._pace.append((now, step))
         return further
@@ -297,7 +303,7 @@ class Round:
         if said.fastest is None:
             return
         self._learn_size(said)
-        self.hangs.progressed(now, said.longest_s)
+        self.hangs.progressed(now, said.usual_s, said.longest_s)
         if said.fastest > self.step:
             self.step = said.fastest
             self._pace.append((now, said.fastest))

@@ -58,6 +58,9 @@ class HangWatch:
     alarms: int = 0
     """Hangs that were called since the last committed progress."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+    """Usual step times, as reported."""
+    slow: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+    """The longest steps among them."""
     longest: dict[str, float] = field(default_factory=dict)
     """Longest observed stay in each other phase."""
     last_progress: float = 0.0
@@ -67,11 +70,12 @@ class HangWatch:
         """The usual time of a step, as far as there were any."""
         return statistics.median(self.recent) if self.recent else None
 
-    def progressed(self, now: float, step_time_s: float | None = None) -> None:
-        """Somebody finished a step or entered another phase."""
-        self.last_progress = now
-        if step_time_s is not None and math.isfinite(step_time_s) and step_time_s > 0:
-            self.recent.append(step_time_s)
+    def progressed(self, now: float, usual_s: float | None = None, longest_s: float | None = None) -> None:
+        """Somebody finished steps, or entered another phase; of several steps the median and the longest are told."""
+        self.last_progress = max(self.last_progress, now)
+        if usual_s is not None and math.isfinite(usual_s) and usual_s > 0:
+            self.recent.append(usual_s)
+            self.slow.append(usual_s if longest_s is None else longest_s)
 
     def left_phase(self, phase: str, seconds: float) -> None:
         """A rank was in ``phase`` for so long."""
@@ -95,7 +99,7 @@ class HangWatch:
         if phase in ("starting", "init"):
             return max(self.start_s, self.floor_s)
         if phase == "train" and self.recent:
-            usual, slowest = statistics.median(self.recent), max(self.recent)
+            usual, slowest = statistics.median(self.recent), max(self.slow)
             limit = max(self.floor_s, _TIMES_MEDIAN * usual, _TIMES_SLOWEST * slowest)
             return max(limit, min(LONG_S, limit * PATIENCE**self.alarms))
         return max(LONG_S, self.floor_s, _TIMES_LONGEST * self.longest.get(phase, 0.0))

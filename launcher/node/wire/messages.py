@@ -91,8 +91,10 @@ class RankUse(Record):
     """Of a step: how long it waited for other ranks."""
     data_s: float | None = None
     """Of a step: how long it waited for data."""
+    usual_s: float | None = None
+    """The median of these steps, as far as the worker told them apart."""
     longest_s: float | None = None
-    """The longest of these steps, as far as the worker told them apart."""
+    """The longest of them, likewise."""
 
 
 class Alive(FromAgent, type="alive"):
@@ -109,8 +111,12 @@ class Alive(FromAgent, type="alive"):
     """Where ``ranks`` is empty: the steps that all ranks of the node have done at least."""
     fastest: int | None = None
     """The steps that its furthest rank has done."""
+    usual_s: float | None = None
+    """The median of its ranks' steps since the last heartbeat."""
     longest_s: float | None = None
-    """The longest step of its ranks since the last heartbeat."""
+    """The longest of them."""
+    quiet_s: float | None = None
+    """How long ago one of its ranks has last reported a step."""
     total_steps: int | None = None
     epoch: int | None = None
     epochs: int | None = None

@@ -28,41 +28,42 @@ def progress(step: int, step_time_s: float | None = 0.1, wait_s: float | None = 
 def report(window: ProgressWindow, *steps: int) -> None:
     """Rank by rank, the step that it has done."""
     for rank, step in enumerate(steps):
-        window.holds(rank, progress(step))
+        window.holds(rank, progress(step), 0.5)
 
 
 def test_the_first_report_of_a_rank_waits_for_nothing() -> None:
     """Restarts are measured by it; the next ones wait for the heartbeat."""
     window = window_of(2)
 
-    assert not window.holds(0, progress(1))
-    assert window.heartbeat([], 1.0) == {"ranks": []}
-    assert window.holds(0, progress(2))
-    assert not window.holds(1, progress(2))
+    assert not window.holds(0, progress(1), 0.5)
+    assert window.heartbeat([], 1.0)["ranks"] == []
+    assert window.holds(0, progress(2), 0.5)
+    assert not window.holds(1, progress(2), 0.5)
 
 
 def test_a_heartbeat_tells_the_mean_of_all_steps_and_the_longest() -> None:
     """Reports count by the steps that they are of. What a rank uses is told with it; a rank without news keeps its use."""
     window = window_of(2)
-    window.holds(0, progress(10))
-    window.holds(0, progress(11, 0.5, 0.1))
-    window.holds(0, progress(15, 0.1, 0.0))
+    window.holds(0, progress(10), 0.5)
+    window.holds(0, progress(11, 0.5, 0.1), 0.5)
+    window.holds(0, progress(15, 0.1, 0.0), 0.5)
     told = window.heartbeat([RankUse(rank=0, cpu_percent=90.0), RankUse(rank=1, cpu_percent=80.0)], 1.0)
 
     zero, one = told.pop("ranks")
-    assert told == {"round": 3, "total_steps": 90, "epoch": 1, "epochs": None}
-    assert (zero.rank, zero.cpu_percent, zero.step, zero.longest_s) == (0, 90.0, 15, 0.5)
+    assert told == {"round": 3, "quiet_s": 0.5, "total_steps": 90, "epoch": 1, "epochs": None}
+    assert (zero.rank, zero.cpu_percent, zero.step) == (0, 90.0, 15)
+    assert (zero.usual_s, zero.longest_s) == (0.3, 0.5)
     assert zero.step_time_s == pytest.approx((0.5 + 4 * 0.1) / 5)
     assert zero.wait_s == pytest.approx(0.1 / 5)
     assert (one.rank, one.cpu_percent, one.step) == (1, 80.0, None)
-    assert window.heartbeat([], 2.0) == {"ranks": []}
+    assert window.heartbeat([], 2.0) == {"ranks": [], "round": 3, "quiet_s": 1.5}
 
 
 def test_another_message_takes_what_is_held_along() -> None:
     """A rank's messages keep their order: its last step is told before its end. It is not told twice."""
     window = window_of(1)
-    window.holds(0, progress(1))
-    window.holds(0, progress(2))
+    window.holds(0, progress(1), 0.5)
+    window.holds(0, progress(2), 0.5)
     taken = window.take(0)
 
     assert taken is not None
@@ -74,10 +75,10 @@ def test_another_message_takes_what_is_held_along() -> None:
 def test_unknown_times_stay_unknown() -> None:
     """A script tells no wait times; the first report after a start has no step time."""
     window = window_of(2)
-    window.holds(0, progress(1))
-    window.holds(0, progress(2, None, None))
-    window.holds(1, progress(1))
-    window.holds(1, progress(2, 0.1, None))
+    window.holds(0, progress(1), 0.5)
+    window.holds(0, progress(2, None, None), 0.5)
+    window.holds(1, progress(1), 0.5)
+    window.holds(1, progress(2, 0.1, None), 0.5)
     zero, one = window.heartbeat([], 1.0)["ranks"]
 
     assert (zero.step, zero.step_time_s, zero.longest_s) == (2, None, None)
@@ -92,13 +93,14 @@ def test_between_details_a_heartbeat_tells_how_far_all_have_come() -> None:
     assert [use.step for use in window.heartbeat([], 1.0)["ranks"]] == [2, 2]
 
     report(window, 4, 3)
-    window.holds(1, progress(4, 0.7))
-    window.holds(0, progress(5))
+    window.holds(1, progress(4, 0.7), 0.5)
+    window.holds(0, progress(5), 0.5)
     told = window.heartbeat([RankUse(rank=0, cpu_percent=90.0)], 2.0)
     assert told == {
-        "ranks": [], "round": 3, "slowest": 4, "fastest": 5, "longest_s": 0.7, "total_steps": 90, "epoch": 1, "epochs": None,
+        "ranks": [], "round": 3, "slowest": 4, "fastest": 5, "usual_s": 0.1, "longest_s": 0.7, "quiet_s": 1.5, "total_steps": 90, "epoch": 1,
+        "epochs": None,
     }  # fmt: skip
-    assert window.heartbeat([], 3.0) == {"ranks": []}
+    assert window.heartbeat([], 3.0)["ranks"] == []
 
     report(window, 6, 6)
     told = window.heartbeat([RankUse(rank=0, cpu_percent=90.0)], 20.0)
@@ -119,8 +121,18 @@ def test_a_rank_that_falls_behind_is_told_at_once() -> None:
     report(window, 3, 3)
     assert window.heartbeat([], 2.0)["ranks"] == []
 
-    window.holds(0, progress(4))
+    window.holds(0, progress(4), 0.5)
     assert [(use.rank, use.step) for use in window.heartbeat([], 3.0)["ranks"]] == [(0, 4), (1, 3)]
+
+
+def test_how_long_nobody_has_progressed_is_told_from_the_last_report_on() -> None:
+    """A pause shorter than two heartbeats is to be found: the leader adds nothing to what the agent knows."""
+    window = window_of(1)
+    assert window.heartbeat([], 1.0) == {"ranks": []}
+
+    window.holds(0, progress(1), 1.25)
+    window.holds(0, progress(2), 1.5)
+    assert [window.heartbeat([], now)["quiet_s"] for now in (2.0, 3.0)] == [0.5, 1.5]
 
 
 def test_a_stopped_process_is_told_at_once_and_so_is_its_end() -> None:

@@ -451,7 +451,10 @@ class FakeNode:
         said = FromWorker.read(message, [])
         if isinstance(said, ANSWERS):
             return self.answers.take(worker.rank, said)
-        if self.window is not None and isinstance(said, WorkerProgress) and self.window.holds(worker.rank, said):
+        if self.window is not None and isinstance(said, WorkerProgress):
+            if self.window.holds(worker.rank, said, asyncio.get_running_loop().time()):
+                return None
+            self.up("worker", round=worker.round, rank=worker.rank, message=message)
             return None
         self.answers.flush(worker.rank)
         if self.window is not None and (held := self.window.take(worker.rank)) is not None:

@@ -19,6 +19,7 @@ def progressed(at: float, usual_s: float | None) -> HangWatch:
 def pause(pauses: Pauses, at: float, waits: dict[int, bool | None]) -> None:
     """A pause that began at ``at``, in which all ranks answer."""
     hangs = progressed(at, 0.1)
+    pauses.quiet_at = at + 3.0
     assert pauses.may_begin(at + 3.0, hangs)
     pauses.begin(at + 3.0, hangs, set(RANKS))
     for rank, waiting in waits.items():
@@ -46,21 +47,27 @@ def test_a_pause_of_all_blames_nobody() -> None:
 
 
 def test_each_pause_is_asked_about_once_and_short_ones_never() -> None:
-    """A pause is two heartbeats and a half at least, and five usual steps; the question goes out once in it."""
+    """A pause is a second at least, as heartbeats have told, and five usual steps; the question goes out once in it."""
     pauses = Pauses()
 
-    assert not pauses.may_begin(102.4, progressed(100.0, 0.02))
-    assert not pauses.may_begin(104.0, progressed(100.0, 1.0))
-    assert not pauses.may_begin(104.0, progressed(100.0, None))
-    assert pauses.may_begin(102.6, progressed(100.0, 0.02))
-    pauses.begin(102.6, progressed(100.0, 0.02), set(RANKS))
-    assert not pauses.may_begin(109.0, progressed(100.0, 0.02))
-    assert pauses.may_begin(113.0, progressed(110.0, 0.02))
+    def may_begin(now: float, last: float, usual_s: float | None, quiet_at: float | None = None) -> bool:
+        pauses.quiet_at = now if quiet_at is None else quiet_at
+        return pauses.may_begin(now, progressed(last, usual_s))
+
+    assert not may_begin(100.9, 100.0, 0.02)
+    assert not may_begin(104.0, 100.0, 0.02, quiet_at=100.9)  # nobody has told since then
+    assert not may_begin(104.0, 100.0, 1.0)
+    assert not may_begin(104.0, 100.0, None)
+    assert may_begin(101.1, 100.0, 0.02)
+    pauses.begin(101.1, progressed(100.0, 0.02), set(RANKS))
+    assert not may_begin(109.0, 100.0, 0.02)
+    assert may_begin(113.0, 110.0, 0.02)
 
 
 def test_the_leader_asks_in_a_pause_and_the_picture_tells(world, virtual):
-    """Three long steps, in which rank 2 alone answers that it does not wait."""
+    """Three pauses of two seconds, in which rank 2 alone answers that it does not wait. Progress is told once a second."""
     w = world()
+    w.detail_every_s = 1.0
     w.total_steps, w.step_s = 120, 0.02
     seen: dict[int, int] = {}
 
@@ -80,7 +87,7 @@ def test_the_leader_asks_in_a_pause_and_the_picture_tells(world, virtual):
 
     w.worker_class = Answering
     for step in (30, 60, 90):
-        w.hooks[step], w.hooks[step + 1] = [long_step(10.0)], [long_step(0.02)]
+        w.hooks[step], w.hooks[step + 1] = [long_step(2.0)], [long_step(0.02)]
     virtual(w.attempt_once(script))
 
     assert seen == {0: 0, 1: 0, 2: 3, 3: 0}
