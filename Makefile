@@ -3,6 +3,7 @@
 # make faults  the long tests: several faults in each run, much arbitrary input
 # make slurm   every test on the cluster; RELEASE=trixie: on that Debian release's SLURM and Python
 # make matrix  the same on every release; writes docs/versions.md
+# make bench   every benchmark, short (15 minutes); rewrites the table in docs/benchmarks.md
 # make gpu     what it does on this machine's GPUs; writes docs/gpu.md; PART=name: one part
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
@@ -10,7 +11,7 @@ LAUNCHER_VENV ?= .venv
 PY := $(LAUNCHER_VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
-.PHONY: setup demo data test faults slurm matrix gpu check lowest docs clean packages apptainer pyxis
+.PHONY: setup demo data test faults slurm matrix bench gpu check lowest docs clean packages apptainer pyxis
 
 setup:
 	@.ci/setup
@@ -66,6 +67,9 @@ endif
 
 matrix: setup
 	@.ci/matrix
+
+bench: setup packages
+	@$(PY) benchmarks/all.py
 
 # Without set-up: torch may be the machine's own.
 gpu:

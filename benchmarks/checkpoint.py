@@ -1,4 +1,4 @@
-"""How long a save blocks training: ours against ``torch.save`` + fsync, in pairs on the same state, for tasks and functions.
+"""How long a save blocks training: ours against ``torch.save`` + fsync and DCP's async_save, in turns on one state.
 
 ``python benchmarks/checkpoint.py [--mb 512] [--pairs 7] [--dir .]`` prints medians. A model of about a third of the size and
 Adam's two moments make the state. Ours is measured while a training step runs over and over, and so is what the write
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed import checkpoint as dcp
 
 from launcher.run.message_lines import Channel
 from launcher.training.checkpoint.write import CheckpointWriter
@@ -45,6 +47,17 @@ def synchronous(value: dict[str, Any], folder: Path) -> float:
         file.flush()
         os.fsync(file.fileno())
     return time.perf_counter() - began
+
+
+def dcp_async(value: dict[str, Any], folder: Path) -> tuple[float, float]:
+    """(seconds blocked, seconds until durable) of torch.distributed.checkpoint.async_save, nothing else running meanwhile."""
+    began = time.perf_counter()
+    under_way = dcp.async_save(value, checkpoint_id=folder / "dcp")
+    blocked = time.perf_counter() - began
+    under_way.result()  # type: ignore[union-attr]
+    durable = time.perf_counter() - began
+    shutil.rmtree(folder / "dcp")
+    return blocked, durable
 
 
 def gradients(model: torch.nn.Module, batch: torch.Tensor) -> None:
@@ -108,15 +121,18 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
     _agent, worker = socket.socketpair()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # async_save wants one
     saver = CheckpointWriter(Channel(worker), torch.device("cpu"))
     model, optimizer = build(arguments.mb)
     batch = torch.randn(arguments.batch, 2048)
     rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in KINDS}
+    dcp_s: list[tuple[float, float]] = []
     try:
         overlapped(saver, model, optimizer, folder, 0, batch, KINDS[0])  # the first save allocates the buffers
         for number in range(1, arguments.pairs * len(KINDS) + 1):
             kind = KINDS[number % len(KINDS)]
             sync_s = synchronous(tree(model, optimizer), folder)
+            dcp_s.append(dcp_async(tree(model, optimizer), folder))
             found = overlapped(saver, model, optimizer, folder, number, batch, kind)
             rows[kind].append((sync_s, *found, found[0] / sync_s))
             shutil.rmtree(folder / f"tmp.{number}")
@@ -125,6 +141,9 @@ def main() -> None:
             )
     finally:
         shutil.rmtree(folder)
+        dist.destroy_process_group()
+    blocked, durable = (statistics.median(column) for column in zip(*dcp_s[1:], strict=True))
+    print(f"DCP async_save: blocked {blocked:.3f} s, durable after {durable:.3f} s, with nothing beside it")
     for kind, pairs in rows.items():
         sync_s, blocked, total, slowed, share = (statistics.median(column) for column in zip(*pairs, strict=True))
         print(

@@ -4,8 +4,8 @@
 ``launcher.Training``'s loop with an agent listening (progress, metrics and the boundary's checks included) stops after every
 ``--block`` steps for as many steps of a loop written by hand around DistributedDataParallel, same model, same data in memory. A
 machine whose speed changes from second to second changes for both alike: each of our blocks is compared with the mean of the
-plain ones before and after it. Prints the median of these ratios and a 95 % interval for it (bootstrap). Reports are sent by
-the clock, so a loop that runs half of the time sends twice as many per step: what is printed is rather too much.
+plain ones before and after it. Prints the median of these ratios, and of the differences, and a 95 % interval of each (bootstrap).
+Reports are sent by the clock, which stands still for them while the plain loop runs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from launcher.run.spec import CheckpointSpec, RunSpec, Work
 from launcher.training.ddp.data import fetch, to_device
 from launcher.training.loop import run_task
 from launcher.training.process.place import WorkerPlace
+from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, listen
 
@@ -112,8 +113,9 @@ class Task(Training):
 
     batch_size = BATCH
 
-    def __init__(self, dataset: TensorDataset, size: Size, plain: Plain) -> None:
+    def __init__(self, dataset: TensorDataset, size: Size, plain: Plain, reporter: Reporter) -> None:
         self.dataset, self.size, self.block, self.plain = dataset, size, size.block, plain
+        self.reporter = reporter
         self.steps = 0
         self.ours: list[float] = []
         self.theirs: list[float] = []
@@ -142,7 +144,7 @@ class Task(Training):
         """Our block is over; one of theirs."""
         if self.trace is not None:  # before the clock is read, which waits
             self.waits["ours"], self.trace = waits_in(self.trace), None
-        stopped = now(self.plain.device)
+        stopped, left = now(self.plain.device), time.monotonic()
         traced = self.size.gpus and len(self.ours) == self.size.pairs // 20
         if traced:
             trace = begin_trace()
@@ -151,6 +153,9 @@ class Task(Training):
             self.waits["plain"] = waits_in(trace)
         self.ours.append((stopped - self.resumed) / self.block)
         self.resumed = now(self.plain.device)
+        away_s = time.monotonic() - left
+        self.reporter._progress_at += away_s
+        self.reporter._metrics_at += away_s
         self.theirs.append((self.resumed - stopped) / self.block)
         if traced:
             self.trace = begin_trace()
@@ -184,7 +189,7 @@ def in_turns(place: WorkerPlace, size: Size) -> tuple[list[tuple[float, float]],
     dataset = data((size.pairs + 2) * size.block * BATCH * size.ranks)
     device = size.device(place.rank)
     session = Session(place, Gate(), device)
-    task = Task(dataset, size, Plain(place, dataset, size, device))
+    task = Task(dataset, size, Plain(place, dataset, size, device), session.reporter)
     run_task(Worker(session), session, task)
     around = [(before + after) / 2 for before, after in itertools.pairwise(task.theirs)]
     return list(zip(task.ours[1:], around, strict=True))[size.pairs // 10 :], task.waits
@@ -280,6 +285,8 @@ def report(pairs: list[tuple[float, float]]) -> None:
     middle, low, high = interval([mine / theirs - 1 for mine, theirs in pairs])
     mine, theirs = (statistics.median(column) * 1000 for column in zip(*pairs, strict=True))
     print(f"{len(pairs)} pairs: ours {mine:.3f} ms per step, plain DDP {theirs:.3f} ms")
+    more, least, most = interval([(mine - theirs) * 1e6 for mine, theirs in pairs])
+    print(f"more a step: {more:.1f} µs (95 %: {least:.1f} to {most:.1f})")
     print(f"overhead {100 * middle:+.2f} % (95 %: {100 * low:+.2f} to {100 * high:+.2f})")
 
 

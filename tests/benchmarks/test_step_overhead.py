@@ -57,7 +57,7 @@ def test_only_the_waits_of_the_steps_are_counted(bench: Any, monkeypatch: pytest
     monkeypatch.setattr(bench, "begin_trace", Trace)
     size = bench.Size(ranks=1, pairs=20, block=1, gpus=True)
     plain = types.SimpleNamespace(device=torch.device("cpu"), run=lambda steps: asks("cudaMemcpyAsync"))
-    task = bench.Task(None, size, plain)
+    task = bench.Task(None, size, plain, types.SimpleNamespace(_progress_at=0.0, _metrics_at=0.0))
     for _ in range(6):
         task.take_turns()
         for _ in range(ours):

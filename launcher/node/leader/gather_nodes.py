@@ -100,8 +100,9 @@ async def preflight(board: Board) -> Evidence | None:
     began = board.now()
     peers = [CheckPeer(node=n.index, host=n.host, address=n.address) for n in asked]
     port = await _store_of_checks(board, asked)
+    order = RunChecks(port=port, peers=peers)  # one message, encoded once
     for node in asked:
-        node.send(RunChecks(port=port, peers=peers))
+        node.send(order)
 
     def look(now: float) -> Evidence | bool | None:
         return board.interrupted or all(n.checks or not n.here for n in asked) or None

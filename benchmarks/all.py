@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Every benchmark, short, and the table of their figures in docs/benchmarks.md (`make bench`; 10 to 15 minutes).
+
+    python benchmarks/all.py [--only TEXT] [--dry]
+
+Each figure stands beside its goal and, where another tool does the same, beside that one's. Those of the cluster need root on Debian or
+Ubuntu. ``--only``: benchmarks whose command holds this text; the others keep their lines. ``--dry`` changes no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- make bench writes from here -->", "<!-- to here -->"
+LIMIT_S = 400
+HEAD = "| what | figure | goal | others | command |\n| --- | --- | --- | --- | --- |"
+CLUSTER = ("startup", "reruns", "revivals", "requeue")
+"""Benchmarks of the real cluster."""
+NUMBER = r"\s*([\d.]+)"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table: what it says and where the number stands in what the benchmark prints."""
+
+    what: str
+    pattern: str
+    unit: str
+    goal: float | None = None
+    factor: float = 1.0
+    """What is printed times this is the figure."""
+    peers: tuple[tuple[str, str], ...] = ()
+    """Name and pattern of what other tools need."""
+
+    def line(self, output: str, command: str) -> str:
+        """Return the line; a figure beyond its goal is marked."""
+        value = number(self.pattern, output, self.factor)
+        shown = "not found" if value is None else f"{value:.3g} {self.unit}"
+        if value is not None and self.goal is not None and value > self.goal:
+            shown = f"**{shown}**"
+        goal = "" if self.goal is None else f"{self.goal:g} {self.unit}"
+        found = ((name, number(pattern, output, self.factor)) for name, pattern in self.peers)
+        others = ", ".join(f"{name} {value:.3g} {self.unit}" for name, value in found if value is not None)
+        return f"| {self.what} | {shown} | {goal} | {others} | `{command}` |"
+
+
+def median_of(name: str) -> str:
+    """The pattern of a line `NAME … median N s`."""
+    return rf"^{re.escape(name)}\s+median{NUMBER} s"
+
+
+def verb(words: str) -> str:
+    """The pattern of a verb's line: its first output, in ms."""
+    return rf"^\| {re.escape(words)} \|{NUMBER} \|"
+
+
+def overhead(what: str) -> Figure:
+    """What a step of the shared loop costs beyond that of a plain DDP loop."""
+    return Figure(what, r"more a step: *(-?[\d.]+) µs", "µs", 30)
+
+
+SCALE = {
+    "ordered_s": 5.0,
+    "leader_cpu": 0.30,
+    "lag_max_s": 0.2,
+    "restart_s": 3.0,
+    "agreed_s": 2.0,
+    "saved_s": 5.0,
+    "rss_mb": 500.0,
+}
+BENCHMARKS: dict[str, list[Figure]] = {
+    "verbs.py --times 5": [
+        Figure("`launcher --help`", verb("--help"), "ms", 100),
+        Figure("`launcher plan job.yaml`", verb("plan job.yaml"), "ms", 400),
+        Figure("`launcher status RUN`", verb("status RUN"), "ms", 300),
+        Figure("`launcher why RUN`", verb("why RUN"), "ms", 300),
+        Figure("`launcher ls`, 10,000 runs", verb("ls, 10,000 runs"), "ms", 1000),
+    ],
+    "sweep.py": [Figure("submitting a sweep of 1,000 points, but for sbatch", r"([\d.]+) ms wall", "s", 3, 0.001)],
+    "rounds.py --times 10": [
+        Figure("a killed rank to the next new step, 8 workers", rf"^without the steps done again: +median{NUMBER}", "s", 1),
+    ],
+    "step_overhead.py --ranks 1 --hidden 128 --layers 1 --pairs 400 --cpu": [overhead("a step more than plain DDP's, steps of 1 ms")],
+    "step_overhead.py --ranks 1 --hidden 512 --layers 2 --pairs 400 --block 10 --cpu": [overhead("the same, steps of 5 ms")],
+    "step_overhead.py --ranks 1 --hidden 2048 --layers 1 --pairs 200 --block 5 --cpu": [overhead("the same, steps of 40 ms")],
+    "checkpoint.py --mb 512 --pairs 3": [
+        Figure(f"a save blocks a {kind} for", rf"^{kind}, median.*ours blocked{NUMBER}", "s",
+               peers=(("torch.save and fsync", rf"^{kind}, median.*fsync{NUMBER}"), ("DCP async_save", rf"^DCP async_save: blocked{NUMBER}")))
+        for kind in ("task", "function")
+    ],
+    **{
+        f"scale.py --nodes {nodes} --seconds 10 --json": [
+            Figure(f"{nodes:,} nodes of 8 ranks, simulated: {name}", rf'"{name}": ([\d.]+)', unit, SCALE[name] if nodes == 2000 else None)
+            for name, unit in zip(SCALE, ("s", "cores", "s", "s", "s", "s", "MB"), strict=True)
+        ]
+        for nodes in (500, 2000)
+    },
+    "startup.py --turns 2": [
+        Figure("submission to the first step, 16 workers on 4 hosts", rf"^\| launcher \|{NUMBER}", "s",
+               peers=(("srun per rank", rf"^\| srun \|{NUMBER}"), ("torchrun", rf"^\| torchrun \|{NUMBER}"))),
+    ],
+    "reruns.py --times 4": [
+        Figure("`rerun` to the first step, 8 workers on 4 hosts", median_of("step"), "s", 2),
+        Figure("the same by `submit` in an idle queue", median_of("queue"), "s"),
+    ],
+    "revivals.py --times 1": [
+        Figure("an agent killed, to the next new step", median_of("agent killed"), "s", 5),
+        Figure("the leader killed, to the next new step", median_of("leader killed"), "s", 5),
+    ],
+    "requeue.py --run --times 3": [
+        Figure("a preempted run: the old workers' end to the new ones' first step", r"^old workers' end.*median ([\d.]+)", "s", 15),
+    ],
+}  # fmt: skip
+
+
+def number(pattern: str, output: str, factor: float) -> float | None:
+    """Return the number that a pattern finds, times ``factor``."""
+    found = re.search(pattern, output, re.MULTILINE)
+    return None if found is None else float(found[1]) * factor
+
+
+def measure(command: str, figures: list[Figure]) -> list[str]:
+    """Run a benchmark; return its lines of the table."""
+    name, *words = command.split()
+    run = [sys.executable, str(ROOT / "benchmarks" / name), *words]
+    cluster = name.removesuffix(".py") in CLUSTER
+    if cluster and os.geteuid() != 0:
+        return [f"| {f.what} | not run: needs root | | | `{command}` |" for f in figures]
+    if name == "startup.py":  # the others bring up clusters of their own
+        run = [
+            "sh",
+            "-ec",
+            'slurm/cluster up >&2; eval "$(slurm/cluster env)"; trap "slurm/cluster down >&2" EXIT; "$@"',
+            "sh",
+            *run,
+        ]
+    try:
+        done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return [f"| {f.what} | **not over after {LIMIT_S} s** | | | `{command}` |" for f in figures]
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+    return [figure.line(done.stdout, command) for figure in figures]
+
+
+def circumstances() -> str:
+    """The sentence above the table: when, where, of what."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    slurm = (
+        subprocess.run(["sh", "-c", "slurmctld -V 2>/dev/null || true"], capture_output=True, text=True).stdout.strip()
+        or "no SLURM"
+    )
+    return (
+        f"{time.strftime('%Y-%m-%d')}, commit {commit}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before, "
+        f"Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}, {slurm}. Bold: beyond its goal."
+    )
+
+
+def main() -> int:
+    """Measure, print, write; 1 where a figure could not be had."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--dry", action="store_true")
+    args = parser.parse_args()
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    head, lines = circumstances(), []
+    print(f"{head}\n\n{HEAD}", flush=True)
+    for command, figures in BENCHMARKS.items():
+        kept = [line for line in old.splitlines() if f"`{command}`" in line]
+        found = measure(command, figures) if args.only in command else kept
+        print("\n".join(found), flush=True)
+        lines += found
+    if not args.dry:
+        PAGE.write_text(f"{before}{BEGIN}\n{head}\n\n{HEAD}\n" + "\n".join(lines) + f"\n{END}{after}")
+    return int(any("not found" in line or "not over" in line for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
