@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +12,14 @@ from types import SimpleNamespace
 import pytest
 from an_event import an_event
 
-from launcher.errors import RunDirError
+from launcher.errors import ProtocolError, RunDirError
 from launcher.node.agent import leading
 from launcher.node.agent.membership import Doors
 from launcher.node.allocation import teardown
 from launcher.node.allocation.allocation import HandedBack, SignalMeaning
 from launcher.node.allocation.early_exits import leader_words
 from launcher.node.checkpoints import fence
+from launcher.node.wire.messages import Hub
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.history import read_history
 from launcher.report.model.summary import summarise_history
@@ -224,3 +227,25 @@ def test_a_leaders_sentence_is_found_in_its_log_where_nobody_acted(run, capfd: p
     summary = replace(summarise_history(history, None, now), state="failed", reason=reason)
 
     assert explain(history, summary, now).sentence == f"The leader could not begin: {SENTENCE}"
+
+
+def test_a_host_that_allows_too_few_open_files_says_so(
+    run: tuple[RunSpec, RunPaths], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each agent's connection is one: agents that no file is left for would be hung up on, and their nodes called missing."""
+    spec, _ = run
+    monkeypatch.setattr(leading, "_raise_file_limit", lambda: None)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
+
+    async def serves(serve: Callable[[Hub], Awaitable[object]]) -> object:
+        return await serve(SimpleNamespace())  # type: ignore[arg-type]
+
+    async def obeys() -> int:
+        return await asyncio.sleep(100, 0)
+
+    doors = Doors(spec, "0" * 32, "5.0", [f"n{i}" for i in range(1000)], 0)
+    ending = asyncio.run(leading.lead_and_obey(SimpleNamespace(run=serves), obeys(), doors))
+
+    assert ending.exit_code == ProtocolError.exit_code
+    assert ending.reason == "A process on n0 may open 1,024 files (ulimit -Hn), too few to lead 1,000 nodes."
+    assert ending.reason in capfd.readouterr().err
