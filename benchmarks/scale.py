@@ -169,25 +169,25 @@ class ScriptedAgent:
                 self.told = 1
                 for rank in self.ranks:
                     self.say(rank, messages.WorkerProgress(step=1, total_steps=STEPS, t=time.time()))
-        for rank in self.ranks:
-            if self.saves:
-                self.save(rank)
+        for rank in self.ranks if self.saves else ():
+            self.say(rank, messages.WorkerSaveBegun(step=self.stop_at))
+        if self.saves:  # in a thread: a disk that is slow for seconds silences no node
+            for said in await asyncio.to_thread(lambda: [self.save(rank) for rank in self.ranks]):
+                self.peer.send(said)
         self.say_together(self.ranks, messages.WorkerStopped(step=self.stop_at, saved=self.saves))
         for rank in self.ranks:
             self.exited(rank, exit_code=0)
 
-    def save(self, rank: int) -> None:
-        """Write a rank's part of the checkpoint, a small file, and tell of it."""
+    def save(self, rank: int) -> wire.WorkerSaid:
+        """Write a rank's part of the checkpoint, a small file; return what tells of it."""
         folder, data = self.paths.checkpoint_tmp(0, self.round, self.stop_at), str(rank).encode()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"rank-{rank:05d}").write_bytes(data)
         digest = new_hash()
         digest.update(data)
         files = [{"name": f"rank-{rank:05d}", "size": len(data), "hash": digest.hexdigest()}]
-        self.say(rank, messages.WorkerSaveBegun(step=self.stop_at))
-        self.say(
-            rank, messages.WorkerShard(step=self.stop_at, files=files, seconds=0.1, blocked_s=0.1, hash_name=HASH_NAME)
-        )
+        shard = messages.WorkerShard(step=self.stop_at, files=files, seconds=0.1, blocked_s=0.1, hash_name=HASH_NAME)
+        return wire.WorkerSaid(round=self.round, rank=rank, message=shard.to_wire())
 
     def exited(self, rank: int, *, exit_code: int | None = None, signal: int | None = None) -> None:
         """Tell that the process of a rank has ended."""

@@ -23,9 +23,9 @@ LOW, HIGH = (8, 0.01), (20000, 100.0)
 """The corners: nodes, and seconds or cores."""
 CURVES: dict[str, tuple[str, str, Callable[[float], float]]] = {
     "leader_cpu": ("cores of the leader", "#1b6ca8", lambda n: 0.01 + 0.9e-4 * n),
-    "ordered_s": ("s to the round ordered", "#2a9d5c", lambda n: 0.1 + 1.2e-3 * n),
-    "restart_s": ("s from a kill to the next round", "#c77d0a", lambda n: 0.1 + 5.5e-4 * n),
-    "agreed_s": ("s to agree where to stop", "#b3324b", lambda n: 0.01 + 1.8e-4 * n),
+    "ordered_s": ("s to the round ordered", "#2a9d5c", lambda n: 0.1 + 0.8e-3 * n),
+    "restart_s": ("s from a kill to the next round", "#c77d0a", lambda n: 0.1 + 6.5e-4 * n),
+    "agreed_s": ("s to agree where to stop", "#b3324b", lambda n: 0.01 + 1.9e-4 * n),
 }
 """Key of scale.py: its words, its colour, its formula."""
 
