@@ -56,15 +56,20 @@ def draw(points: list[dict[str, float]]) -> str:
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle">nodes of 8 ranks</text>'
     )
-    for name, (words, colour, formula) in CURVES.items():
+    for name, (_, colour, formula) in CURVES.items():
         sizes = [LOW[0] * (HIGH[0] / LOW[0]) ** (i / 60) for i in range(61)]
         line = " ".join("{:.1f},{:.1f}".format(*place(n, formula(n))) for n in sizes)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         for point in points:
             x, y = place(point["nodes"], max(point[name], LOW[1]))
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+    above = 0.0
+    for words, colour, formula in sorted(
+        CURVES.values(), key=lambda curve: -curve[2](HIGH[0])
+    ):  # words side by side are unreadable
         x, y = place(HIGH[0], formula(HIGH[0]))
-        parts.append(f'<text x="{x + 6:.1f}" y="{y + 4:.1f}" fill="{colour}">{words}</text>')
+        above = max(y + 4, above + 15)
+        parts.append(f'<text x="{x + 6:.1f}" y="{above:.1f}" fill="{colour}">{words}</text>')
     return "\n".join(parts) + "\n</svg>\n"
 
 
