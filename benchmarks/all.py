@@ -17,9 +17,8 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -71,15 +70,16 @@ def overhead(what: str) -> Figure:
     return Figure(what, r"more a step: *(-?[\d.]+) µs", "µs", 30)
 
 
-SCALE = {
-    "ordered_s": 5.0,
-    "leader_cpu": 0.30,
-    "lag_max_s": 0.2,
-    "restart_s": 3.0,
-    "agreed_s": 2.0,
-    "saved_s": 5.0,
-    "rss_mb": 500.0,
+SCALE: dict[str, tuple[str, str, float]] = {
+    "ordered_s": ("from nothing to the round ordered", "s", 5),
+    "leader_cpu": ("the leader in steady state", "cores", 0.30),
+    "lag_max_s": ("its event loop late, at most", "s", 0.2),
+    "restart_s": ("a killed rank to the next round ordered", "s", 3),
+    "agreed_s": ("TERM to the agreed step", "s", 2),
+    "saved_s": ("from there to a save of a file a rank", "s", 5),
+    "rss_mb": ("memory of the leader", "MB", 500),
 }
+"""Keys of scale.py: words, unit, and the goal for 2,000 nodes."""
 BENCHMARKS: dict[str, list[Figure]] = {
     "verbs.py --times 5": [
         Figure("`launcher --help`", verb("--help"), "ms", 100),
@@ -102,8 +102,8 @@ BENCHMARKS: dict[str, list[Figure]] = {
     ],
     **{
         f"scale.py --nodes {nodes} --seconds 10 --json": [
-            Figure(f"{nodes:,} nodes of 8 ranks, simulated: {name}", rf'"{name}": ([\d.]+)', unit, SCALE[name] if nodes == 2000 else None)
-            for name, unit in zip(SCALE, ("s", "cores", "s", "s", "s", "s", "MB"), strict=True)
+            Figure(f"{nodes:,} nodes of 8 ranks, simulated: {words}", rf'"{name}": ([\d.]+)', unit, goal if nodes == 2000 else None)
+            for name, (words, unit, goal) in SCALE.items()
         ]
         for nodes in (500, 2000)
     },
@@ -166,7 +166,7 @@ def circumstances() -> str:
     )
     return (
         f"{time.strftime('%Y-%m-%d')}, commit {commit}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before, "
-        f"Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}, {slurm}. Bold: beyond its goal."
+        f"Python {platform.python_version()}, torch {version('torch').partition('+')[0]}, {slurm}. Bold: beyond its goal."
     )
 
 
