@@ -169,10 +169,11 @@ class _TaskLoop:
     def _count(self, loss: Any) -> None:
         partial, n = self.session.partial, self.worker.samples
         if not partial:
-            partial["loss"] = torch.zeros((), dtype=torch.float64, device=loss.device) if on_device(loss) else 0.0
-            partial["count"] = 0
-        if on_device(loss):
-            partial["loss"].add_(loss, alpha=n)
+            partial.update(loss=0.0, count=0)
+        if on_device(loss):  # a number so far at the epoch's begin, and after a resume from CPUs
+            partial["loss"] = torch.as_tensor(partial["loss"], dtype=torch.float64, device=loss.device).add_(
+                loss, alpha=n
+            )
         else:
             partial["loss"] += loss * n
         partial["count"] += n

@@ -19,8 +19,6 @@ from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
 _OWN_AGENT_S = 30.0
 """The agent of the leader's node was told to leave before the leader ended; it gets so long to do it."""
 _DISMISS_S = 120.0
-_OWN_FILES = 64
-"""Descriptors that a leader needs beside a connection to each node."""
 _MOST_FILES = 65536
 """More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
@@ -36,7 +34,7 @@ async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> End
         nonlocal served
         served = True
         host = names[doors.node]
-        if (files_allowed := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < len(names) + _OWN_FILES:
+        if (files_allowed := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < len(names) + connection.OWN_FILES:
             raise ProtocolError(
                 f"A process on {host} may open {files_allowed:,} files (ulimit -Hn), too few to lead {len(names):,} nodes."
             )

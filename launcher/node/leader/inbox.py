@@ -127,9 +127,8 @@ class Inbox(wire.Hub):
                 if message is not None:
                     self._hear_worker(rank, message)
             case wire.RanksSaid():
-                message = self._from_workers.read(said.message)
-                for rank in filter(None, (_rank_of(node, round_, number) for number in said.ranks)):
-                    if message is not None:
+                if (message := self._from_workers.read(said.message)) is not None:
+                    for rank in filter(None, (_rank_of(node, round_, number) for number in said.ranks)):
                         self._hear_worker(rank, message)
             case wire.WorkerUp() if rank := _rank_of(node, round_, said.rank):
                 rank.pid = said.pid

@@ -268,6 +268,7 @@ class Round:
     ) -> bool:
         """Take in a rank's progress; true when the run as a whole has got further. ``common`` is what all ranks have alike."""
         step = said.step or 0
+        usual_s, longest_s = (said.usual_s, said.longest_s) if isinstance(said, RankUse) else (said.step_time_s, None)
         rank.attached = True
         rank.heartbeat_t = clock.now()
         if said.step_time_s is not None:
@@ -275,19 +276,14 @@ class Round:
             rank.recent_s = _FADES * rank.recent_s + said.step_time_s
             rank.recent_data_s = _FADES * rank.recent_data_s + (said.data_s or 0.0)
             if said.wait_s is not None:
-                usual_s = (
-                    getattr(said, "usual_s", None) or said.step_time_s
-                )  # a pause now and then makes no rank a slow one
-                rank.own_s.append(max(0.0, usual_s - said.wait_s))
+                # Not the mean: a pause now and then makes no rank a slow one.
+                rank.own_s.append(max(0.0, (usual_s or said.step_time_s) - said.wait_s))
         self._learn_size(common)
         if step <= rank.step:
             return False
         further = self.reached(rank, step)
         rank.entered = max(rank.entered or 0, step)
-        if isinstance(said, RankUse):
-            self.hangs.progressed(now, said.usual_s, said.longest_s)
-        else:
-            self.hangs.progressed(now, said.step_time_s)
+        self.hangs.progressed(now, usual_s, longest_s)
         if further:
             self._pace.append((now, step))
         return further

@@ -44,7 +44,7 @@ _RARELY_S = 4.0
 """How often an agent dials ports of the later sets, which a leader uses only when it could have none of the first."""
 _MOST_UNPROVEN = 512
 """Connections that have proved nothing yet, where there are fewer agents: all of them may connect at once."""
-_OWN_FILES = 128
+OWN_FILES = 128
 """Descriptors that strangers never get: the leader's files, the pipes of its commands."""
 _BEFORE_COUNTED = 320
 """Connections that asyncio, which accepts a hundred in a turn, has accepted before the first of them is counted: 310 were seen."""
@@ -330,7 +330,7 @@ def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = Fals
 
 def _most_unproven(peers: int) -> int:
     """Return how many strangers may be connected: they never take what ``peers`` agents and the leader's files need."""
-    free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - peers - _OWN_FILES - _BEFORE_COUNTED
+    free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - peers - OWN_FILES - _BEFORE_COUNTED
     return max(8, min(max(_MOST_UNPROVEN, peers), free // 2))
 
 
