@@ -95,7 +95,7 @@ def _visible(cluster: Cluster, stack: contextlib.ExitStack, path: Path, target: 
     if all(p.stat().st_mode & 0o001 for p in [path, *path.parents]):
         return path
     target.mkdir()
-    for prefix in [[], *(["nsenter", f"--target={pid}", "--mount", "--"] for pid in _slurmds(cluster))]:
+    for prefix in [[], *(["nsenter", f"--target={pid}", "--mount", "--"] for pid in slurmds(cluster).values())]:
         mounted = subprocess.run([*prefix, "mountpoint", "-q", str(target)], check=False).returncode == 0
         if not mounted:
             subprocess.run([*prefix, "mount", "--bind", str(path), str(target)], check=True)
@@ -103,9 +103,9 @@ def _visible(cluster: Cluster, stack: contextlib.ExitStack, path: Path, target: 
     return target
 
 
-def _slurmds(cluster: Cluster) -> list[int]:
+def slurmds(cluster: Cluster) -> dict[str, int]:
     """The slurmd of every host: its mount namespace is its jobs'."""
     conf = Path(cluster.env["SLURM_CONF"]).read_text()
     pattern = re.search(r"^SlurmdPidFile=(\S+)", conf, re.MULTILINE)
     assert pattern is not None, conf
-    return [int(Path(pattern[1].replace("%n", host)).read_text()) for host in HOSTS]
+    return {host: int(Path(pattern[1].replace("%n", host)).read_text()) for host in HOSTS}

@@ -45,6 +45,7 @@ NARROW = [
     "slurm.nodelist", "slurm.dependency", "slurm.mail_type", "slurm.mail_user", "slurm.gres", "distributed.interface",
     "task", "function", "environment.pass[0]", "notify.urls[0]", "notify.on[0]", "trackers.wandb.mode",
     "resources.timeout_min", "resources.nodes", "distributed.backend", "distributed.start_method", "share",
+    "environment.stage",
 ]  # fmt: skip
 """Keys whose text reaches a scheduler, a shell variable or an import."""
 WIDE = [

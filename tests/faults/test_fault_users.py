@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import inflict
 import pytest
 from cluster import Cluster
 from harness import ONE_HOST, Run, digest, job_text, seldom
-from user import User, a_user
+from user import User, a_user, slurmds
 
 Undisturbed = Callable[[int], str]
 
@@ -62,6 +65,41 @@ def test_a_user_is_preempted_and_comes_back(clean: Cluster, user: User, undistur
     assert {p.stat().st_uid for p in run.paths.root.rglob("*") if not p.is_symlink()} == {user.uid}
     assert run.paths.root.stat().st_mode & 0o777 == 0o700
     assert not [p for p in run.paths.root.rglob("*") if not p.is_symlink() and p.stat().st_mode & 0o022]
+
+
+@pytest.fixture
+def local(cluster: Cluster, user: User) -> Iterator[dict[str, Path]]:
+    """The user's folder ``local``, which each host has for itself (in memory: quick to remove); where the login host finds what is in it."""
+    shown = user.home / "local"
+    shown.mkdir()
+    with contextlib.ExitStack() as stack:
+        for pid in slurmds(cluster).values():
+            enter = ["nsenter", f"--target={pid}", "--mount", "--"]
+            how = ["mount", "-t", "tmpfs", "-o", f"mode=755,uid={user.uid}", "local", str(shown)]
+            subprocess.run([*enter, *how], check=True)
+            stack.callback(subprocess.run, [*enter, "umount", "-l", str(shown)], check=True)
+        yield {host: Path(f"/proc/{pid}/root{shown}") for host, pid in slurmds(cluster).items()}
+
+
+def test_a_user_stages_the_environment(
+    clean: Cluster, user: User, local: dict[str, Path], undisturbed: Undisturbed
+) -> None:
+    """Python starts from a copy on each node, a killed agent's again; the end is the same, and no node keeps anything."""
+    run = submit(user, "staged", resources={}, environment={"stage": str(user.home / "local")})
+    copies = {host: [path.name for path in folder.iterdir()] for host, folder in local.items()}
+    hosts = run.state()["nodes"]
+
+    inflict.kill_agent(run, 1)
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "completed", outcome
+    assert digest(run) == undisturbed(3)
+    assert len(run.told("agent_revived")) == len(run.told("attempt_started")) == 1
+    assert [event["text"] for event in run.told("warning")] == []
+    job = run.job_id
+    assert all([name.startswith(f"launcher-{user.uid}-{job}-") for name in copies[host]] == [True] for host in hosts)
+    run.wait_no_process()
+    assert [path for folder in local.values() for path in folder.iterdir()] == []
 
 
 @pytest.mark.long

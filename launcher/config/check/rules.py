@@ -141,6 +141,14 @@ def can_be_queued_early(job: Job, values: Values) -> Problems:
         yield Problem("restart.queue_early", f"{why}: there is no next attempt to queue; remove this key", "value")
 
 
+@rule("environment.stage", "environment.container")
+def containers_are_one_file(job: Job, values: Values) -> Problems:
+    """What a container imports is in its image."""
+    if job.environment.stage and job.environment.container:
+        said = "Python starts from the container's image, which is one file already; remove this key"
+        yield Problem("environment.stage", said, "key")
+
+
 @rule("slurm.gres", "resources.gpus_per_node")
 def gres_agrees(job: Job, values: Values) -> Problems:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""

@@ -182,6 +182,9 @@ class Environment(_Section):
     """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
     python: str | None = None
     """Python interpreter. Default: the active one at submission."""
+    stage: bool | Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]*$")] = False
+    """Carry the Python environment to each node as one file, and start Python from there: in /tmp (true), or in another folder
+    that each node has of its own. Only on SLURM."""
     container: str | None = None
     """Image for pyxis (SLURM's --container-image), or a .sif file for Apptainer."""
     container_args: list[str] = _items()

@@ -27,7 +27,6 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str)
     """
     gpus = Gpus()
     address = node_address(spec, host, local_address)
-    detail = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
     asked: dict[str, Any] = {**gpus.describe(), **torch_versions(), **disk(paths.root)}
     return NodeFacts(
         gpus=len(gpus),
@@ -39,9 +38,18 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str)
         master_addr=master_address(spec, host, address),
         sees_run_dir=_sees(paths),
         gpu_problem=(gpus.problem or None) if spec.gpus_per_node else None,
-        warnings=["TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"] if detail else [],
+        warnings=_warnings(),
         **asked,
     )
+
+
+def _warnings() -> list[str]:
+    found = []
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        found.append("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it")
+    if not_staged := os.environ.get("LAUNCHER_NOT_STAGED"):  # stage.sh
+        found.append(not_staged)
+    return found
 
 
 def _sees(paths: RunPaths) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 from typing import Any
+
+_REMOVAL_S = 10.0
+"""A slow disk may not keep the node for longer; the next job that stages here removes what is left."""
 
 
 class AgentMain:
@@ -31,4 +35,16 @@ class AgentMain:
         except BaseException:
             traceback.print_exc()
         finally:
+            _remove_staged()
             exit_now(code)
+
+
+def _remove_staged() -> None:
+    """Remove this node's copy of the environment (stage.sh)."""
+    if staged := os.environ.get("LAUNCHER_STAGED"):
+        import shutil
+        import threading
+
+        removing = threading.Thread(target=shutil.rmtree, args=(staged, True), daemon=True)
+        removing.start()
+        removing.join(_REMOVAL_S)

@@ -30,10 +30,32 @@ class Interpreter:
     """Versions of torch, submitit, psutil, numpy where they are installed."""
     editable: tuple[tuple[str, str], ...] = ()
     """Packages installed editable: name and source directory."""
+    prefixes: tuple[str, ...] = ()
+    """Its folder, then that of the Python it was made from (venv); one where they are the same."""
+    paths: tuple[str, ...] = ()
+    """Where it imports from: sys.path, absolute."""
     error: str = ""
     """Why it did not answer."""
     checked: bool = True
     """False inside a container, which cannot be looked into from here, and where a job that may not be the user's names it."""
+
+
+@frozen
+class StagedFiles:
+    """The Python environment as an archive holds it (`environment.stage`)."""
+
+    roots: tuple[str, ...] = ()
+    """Its folders, absolute. In the archive they are called 0, 1, ..."""
+    packages: tuple[str, ...] = ()
+    """Folders of packages that the interpreter imports from, resolved; any other in ``roots`` is left out."""
+    count: int = 0
+    """How many files it has."""
+    size: int = 0
+    """Bytes of all files."""
+    key: str = ""
+    """The same where the files are the same, by their names, sizes and times."""
+    outside: tuple[str, ...] = ()
+    """Folders that the interpreter imports from besides: they stay on the shared file system."""
 
 
 @frozen(kw_only=True)
@@ -114,6 +136,8 @@ class Facts:
     """The job's container image; one that is a file by its absolute path."""
     image_missing: bool = False
     """There is no such file here."""
+    staged: StagedFiles | None = None
+    """The files of the interpreter's environment, where the job stages them."""
     code: CodeFacts
     slurm: SlurmFacts = SlurmFacts()
     gpus: tuple[str, ...] = ()

@@ -24,7 +24,8 @@ from launcher.redact import secret_name
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, policy
 from launcher.submission.facts import code_files, interpreter
-from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, SlurmFacts
+from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, Interpreter, SlurmFacts, StagedFiles
+from launcher.submission.facts.staged_files import staged_files
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -58,11 +59,7 @@ def gather_facts(
     with loaded.placing():
         runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
-    image = job.environment.container
-    is_file = image is not None and image.endswith(_IMAGE_FILES)
-    if image is not None and is_file:  # agents start in another folder than the job file's
-        with loaded.placing():
-            image = str((loaded.base_dir / _expanded("environment.container", image)).absolute())
+    image, image_missing = _image(loaded)
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(lambda: slurm or _slurm_facts(env, job, backend))
         reading = pool.submit(lambda: code or code_facts(loaded, runs_dir))
@@ -85,7 +82,8 @@ def gather_facts(
         interpreter=python,
         launcher_python=sys.executable,
         image=image,
-        image_missing=is_file and not os.path.exists(str(image)),
+        image_missing=image_missing,
+        staged=_staged(job, python, code, backend),
         code=code,
         slurm=slurm,
         gpus=gpus_here(env),
@@ -97,6 +95,26 @@ def gather_facts(
         doubt=doubt,
         unset_pass=tuple(n for n in dict.fromkeys([*job.environment.pass_, *job.notify.urls]) if n not in env),
     )
+
+
+def _image(loaded: LoadedJob) -> tuple[str | None, bool]:
+    """Return the job's container image, by its absolute path if it is a file: agents start in another folder; and whether that is missing."""
+    image = loaded.job.environment.container
+    if image is None or not image.endswith(_IMAGE_FILES):
+        return image, False
+    with loaded.placing():
+        path = (loaded.base_dir / _expanded("environment.container", image)).absolute()
+    return str(path), not path.exists()
+
+
+def _staged(job: Job, python: Interpreter, code: CodeFacts, backend: BackendName) -> StagedFiles | None:
+    """Look at the environment that the job stages. Raises ConfigError."""
+    if not job.environment.stage or backend == "local" or not python.checked or python.error:
+        return None
+    try:
+        return staged_files(python, [code.root])
+    except OSError as error:
+        raise ConfigError(f"environment.stage: {error.filename} cannot be read: {error.strerror}") from None
 
 
 def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Mapping[str, str]) -> tuple[Path, str]:

@@ -84,7 +84,8 @@ def look(names):
                 editable.append([entry.split("-")[0].replace("_", "-"), source])
     editable = exact + [each for each in editable if each[0].lower() not in [name.lower() for name, _ in exact]]
     found = {name: versions.get(name) or "?" for name in found}
-    return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": found, "editable": editable}
+    return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": found, "editable": editable,
+            "prefixes": [sys.prefix, sys.base_prefix], "paths": [path for path in sys.path if os.path.isabs(path)]}
 """
 
 
@@ -155,4 +156,6 @@ def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:
         version=str(said["version"]),
         packages=dict(said["packages"]),
         editable=tuple((name, source) for name, source in said["editable"]),
+        prefixes=tuple(dict.fromkeys(said["prefixes"])),
+        paths=tuple(dict.fromkeys(said["paths"])),
     )

@@ -19,7 +19,7 @@ from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
 from launcher.run.units import is_secret
-from launcher.submission.folder import snapshot
+from launcher.submission.folder import archive, snapshot
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _BEFORE = ".before."
@@ -49,6 +49,8 @@ def write_shared(
         snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot, mode=mode_in(root))
     _remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
     snapshot.copy_launcher(paths.lib)
+    if plan.staged is not None:
+        archive.write(Path(plan.archive), plan.staged)
     if argv is not None:
         write_about(root, plan, argv)
     for name, text in scripts.items():

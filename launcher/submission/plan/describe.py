@@ -9,7 +9,7 @@ from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
 from launcher.run.units import plural, size, tilde, whole_number
 from launcher.submission.facts.facts import CodeFacts, Facts
-from launcher.submission.plan import limits
+from launcher.submission.plan import limits, staging
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 
@@ -26,7 +26,7 @@ def plan_summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...
         ("slurm", _slurm(job, spec)) if plan.backend == "slurm" else ("where", _here(spec, facts)),
         ("cost", "none: this machine" if plan.backend == "local" else cost),
         ("node", _node(job, spec, plan.backend)),
-        ("python", _python(facts)),
+        ("python", _python(facts) + staging.told(job, facts)),
         ("code", _code(plan, facts)),
         ("run", _run(plan, facts)),
         ("stop", _stop(spec)),
@@ -122,7 +122,15 @@ def plan_warnings(spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     itself = "" if spec.checkpoint.watch else saves_itself(spec, facts.code)
     links = (f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside)
     stranger = f"{facts.doubt}: read it before you submit it, which needs --trust" if facts.doubt else ""
-    found = (stranger, itself, *_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
+    found = (
+        stranger,
+        itself,
+        *_of_code(spec, facts),
+        *_of_environment(facts),
+        *_of_site(spec, facts),
+        *links,
+        *staging.warnings(facts),
+    )
     return tuple(filter(None, found))
 
 

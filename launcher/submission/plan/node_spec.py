@@ -31,7 +31,7 @@ DERIVED = {
 OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load", "attempt_base",
        "stop_after_steps", "kill_at", "code_path", "hold", "held_by")  # fmt: skip
 """Fields of `RunSpec` that no key of the job sets."""
-COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.container_args")
+COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.container_args", "environment.stage")
 """Keys and sections that the nodes do not need."""
 
 

@@ -18,7 +18,7 @@ from launcher.redact import redact
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts
-from launcher.submission.plan import describe, limits, script
+from launcher.submission.plan import describe, limits, script, staging
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.node_spec import node_spec
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -68,6 +68,8 @@ def plan(
         code=facts.code,
         link=link,
         snapshot=snapshot,
+        staged=facts.staged if backend == "slurm" else None,
+        archive=staging.archive_path(facts),
         python_path=python_path,
         command=command,
         parameters=parameters,
@@ -130,6 +132,10 @@ def _check(job: Job, facts: Facts, backend: str) -> None:
                 f"{named} has no {' and no '.join(missing)}: pip install {' '.join(missing)} there, activate the environment "
                 "that has it, or set environment.python"
             )
+    if facts.staged and not facts.staged.roots:
+        raise ConfigError(
+            f"environment.stage: {python.path} and its packages are the system's own, which each node has; remove this key"
+        )
     if facts.image_missing:
         raise ConfigError(f"environment.container: {facts.image} was not found")
     if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names

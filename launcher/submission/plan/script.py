@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 from launcher.run.batch import UNSEEN
 from launcher.run.spec import RunSpec
 from launcher.submission.facts.facts import Facts
-from launcher.submission.plan import around_srun
+from launcher.submission.plan import around_srun, staging
 from launcher.submission.plan.job_place import JobPlace
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def parameters(
             around_srun.KEEP_SHELL,
             *_umask(spec),
             _export_path(python_path),
+            *staging.carries(job, facts, python_path[0]),
             *([around_srun.joins(srun, command)] if job.resources.replace else []),
             around_srun.MARK_START,
             *around_srun.first_node_sees(place),
@@ -239,6 +240,8 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     lines += [f"{enter} 2>/dev/null || sleep 5", f"{enter} || exit {UNSEEN}", 'exec "$@"']
     text = ("\n" if len(lines) > 4 else "; ").join(lines)
     inside = _apptainer(job, spec, facts, python_path, place)
+    if spec.batch == "slurm":
+        inside += staging.enters(job, facts, python_path[0])
     return shlex.join(["/bin/bash", "-c", text, "agent", *inside, facts.interpreter.path])
 
 

@@ -10,7 +10,7 @@ from launcher.frozen import frozen
 from launcher.redact import redact, redact_values
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.submission.facts.facts import CodeFacts, Interpreter
+from launcher.submission.facts.facts import CodeFacts, Interpreter, StagedFiles
 from launcher.submission.plan import script
 from launcher.submission.plan.job_place import JobPlace
 
@@ -26,6 +26,10 @@ class SubmissionPlan:
     """Directories of the code (relative) that are linked instead of copied."""
     snapshot: bool
     """Copy the code; otherwise the whole directory is linked."""
+    staged: StagedFiles | None = None
+    """What the archive of the environment holds, where the job stages it."""
+    archive: str = ""
+    """Where that archive is; it is made unless it is there."""
     python_path: tuple[str, ...]
     """Entries of PYTHONPATH, absolute: the run's lib, then sources of editable packages inside the snapshot."""
     command: str

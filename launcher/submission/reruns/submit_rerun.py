@@ -80,6 +80,7 @@ def _as_rerun(job: Job, *, attended: bool) -> Job:
     return replace(
         job,
         resources=replace(job.resources, replace=False),
+        environment=replace(job.environment, stage=False),  # the hold's agents have theirs
         restart=restart,
         preflight=False,
         runs_dir=None,

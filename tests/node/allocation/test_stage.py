@@ -1,0 +1,244 @@
+"""stage.sh on a node: what it unpacks is seen at the old paths, and what goes wrong costs one sentence and no run.
+
+A script takes Python's place: it prints what it finds at its own path, and "imports torch" unless the copy is spoiled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.node import allocation
+
+SCRIPT = Path(allocation.__file__).parent / "stage.sh"
+PYTHON = """#!/bin/sh
+at=$(dirname "$0")/..
+[ "$1" != -c ] || exec test ! -e "$at/spoiled"
+cat "$at/says"
+echo "$(id -u) $(grep CapEff /proc/self/status | cut -f 2) $LAUNCHER_STAGED"
+echo "$LAUNCHER_NOT_STAGED"
+"""
+Enter = Callable[..., tuple[str, str, str]]
+
+
+def _may_mount() -> bool:
+    how = ["--mount"] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps", "--mount"]
+    return subprocess.run(["unshare", *how, "true"], capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not _may_mount(), reason="this machine allows no mount namespace")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that other users may enter, too; pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def env(place: Path) -> Path:
+    """An environment on the "shared" file system, and an archive of it that says otherwise."""
+    env = place / "my env"
+    (env / "bin").mkdir(parents=True)
+    (env / "bin" / "python").write_text(PYTHON)
+    (env / "bin" / "python").chmod(0o755)
+    (env / "says").write_text("the copy\n")
+    (place / "local").mkdir()
+    with tarfile.open(place / "feed.tar", "w") as archive:
+        archive.add(env, "0")
+    (env / "says").write_text("the original\n")
+    return env
+
+
+@pytest.fixture
+def enter(env: Path, place: Path) -> Enter:
+    """Start Python through stage.sh as job 7; returns what it found, its uid with its rights and its copy, and the sentence."""
+
+    def start(*before: str, local: Path = place / "local", size: int = 1000, **variables: str) -> tuple[str, str, str]:
+        words = ["sh", str(SCRIPT), "enter", str(place / "feed.tar"), str(local), str(size), f"0={env}", "--"]
+        done = subprocess.run(
+            [*before, *words, str(env / "bin" / "python"), "-m", "agent"],
+            env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **variables},
+            cwd=place, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        found, who, sentence = done.stdout.split("\n")[:3]
+        assert not sentence or f"launcher: {sentence}" in done.stderr
+        return found, who, sentence
+
+    return start
+
+
+def copy_of(place: Path, job: str = "7", uid: int | None = None) -> Path:
+    """Where a job's copy is."""
+    return place / "local" / f"launcher-{os.getuid() if uid is None else uid}-{job}-feed"
+
+
+def test_the_copy_is_seen_at_the_environments_own_path(enter: Enter, place: Path) -> None:
+    """Python and whatever it starts find the copy under the path they know; nobody else on the host does, and nobody else may read it."""
+    found, who, sentence = enter()
+
+    assert (found, sentence) == ("the copy", "")
+    assert who.endswith(str(copy_of(place)))
+    assert (place / "my env" / "says").read_text() == "the original\n"
+    assert copy_of(place).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="starts a process as another user")
+def test_a_user_stays_who_they_are_without_more_rights(enter: Enter, place: Path) -> None:
+    """In the user namespace that a mount needs, a user has their own uid, and no capability when Python starts."""
+    (place / "local").chmod(0o777)
+    (place / "feed.tar").chmod(0o644)
+
+    found, who, sentence = enter("setpriv", "--reuid=4711", "--regid=4711", "--clear-groups")
+
+    assert (found, sentence) == ("the copy", "")
+    assert who == f"4711 0000000000000000 {copy_of(place, uid=4711)}"
+
+
+def test_an_agent_that_is_started_again_finds_the_copy_ready(enter: Enter, place: Path) -> None:
+    """The second agent of a job unpacks nothing: it starts at once."""
+    enter()
+    (place / "feed.tar").unlink()
+
+    assert enter()[0] == "the copy"
+
+
+def test_what_sbcast_carried_is_unpacked_and_removed(env: Path, enter: Enter, place: Path) -> None:
+    """The batch script sends the archive to each node's disk; the node reads that, then needs its space no longer."""
+    commands = place / "commands"
+    commands.mkdir()
+    (commands / "sbcast").write_text('#!/bin/sh\nset -o noclobber\ncat "$1" >"$2"\n')
+    (commands / "sbcast").chmod(0o755)
+    path = f"{commands}:{os.environ['PATH']}"
+    words = ["sh", str(SCRIPT), "carry", str(place / "feed.tar"), str(place / "local")]
+    subprocess.run(words, env={"PATH": path, "SLURM_JOB_ID": "7"}, check=True)
+    carried = place / "local" / f"launcher-{os.getuid()}-7-feed.0.tar"
+    assert carried.stat().st_size == (place / "feed.tar").stat().st_size
+    shared = place / "feed.tar"
+    shared.write_bytes(b"\0" * shared.stat().st_size)  # an empty archive: it is not what is read
+
+    assert enter()[0] == "the copy"
+    assert not carried.exists()
+
+
+@pytest.mark.parametrize("size", ["cut", "other"])
+def test_a_carried_archive_that_is_not_whole_is_not_used(enter: Enter, place: Path, size: str) -> None:
+    """sbcast that was ended left a part: the archive on the shared file system is read instead."""
+    carried = place / "local" / f"launcher-{os.getuid()}-7-feed.0.tar"
+    carried.write_bytes((place / "feed.tar").read_bytes()[:1000] if size == "cut" else b"")
+
+    assert enter()[0] == "the copy"
+
+
+def _no_archive(place: Path) -> None:
+    (place / "feed.tar").unlink()
+
+
+def _broken_archive(place: Path) -> None:
+    (place / "feed.tar").write_bytes(b"no archive" * 1000)
+
+
+def _no_torch(place: Path) -> None:
+    (place / "my env" / "spoiled").touch()
+    with tarfile.open(place / "feed.tar", "w") as archive:
+        archive.add(place / "my env", "0")
+
+
+def _no_such_folder(place: Path) -> None:
+    (place / "local").rmdir()
+
+
+def _of_somebody_else(place: Path) -> None:
+    (place / "elsewhere").mkdir()
+    copy_of(place).symlink_to(place / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_no_archive, "feed.tar cannot be unpacked in {local}: tar: "),
+        (_broken_archive, "feed.tar cannot be unpacked in {local}: tar: "),
+        (_no_torch, "torch cannot be imported from the copy in {local}: "),
+        (_no_such_folder, "there is no folder {local} here"),
+        (_of_somebody_else, "{copy} cannot be made here"),
+    ],
+)
+def test_what_goes_wrong_is_said_and_python_starts_from_the_shared_file_system(
+    enter: Enter, place: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    """No fault of a disk or an archive costs the run: it starts as it would have without staging. Nothing is left behind."""
+    spoil(place)
+    local, copy = place / "local", copy_of(place)
+
+    found, who, sentence = enter()
+
+    assert found == "the original"
+    assert who.endswith(" ")  # LAUNCHER_STAGED is not set: the agent removes nothing
+    assert said.format(local=local, copy=copy) in sentence
+    assert sentence.startswith("environment.stage: ")
+    assert sentence.endswith(", so Python starts from the shared file system")
+    assert not copy.exists() or (copy.is_symlink() and not any((place / "elsewhere").iterdir()))
+
+
+def test_a_disk_without_room_is_not_filled(enter: Enter, place: Path) -> None:
+    """The room is looked at before anything is written."""
+    _, _, sentence = enter(size=10**15)
+
+    assert f"{place / 'local'} has " in sentence
+    assert " MB free and " in sentence
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(("job_mb", "takes"), [("100", False), ("10000", True)])
+def test_a_tmpfs_counts_as_the_jobs_memory(enter: Enter, memory: Path, job_mb: str, takes: bool) -> None:
+    """More than a quarter of the job's memory is not taken from the training for its environment."""
+    if (
+        subprocess.run(["stat", "-f", "-c", "%T", memory], capture_output=True, text=True, check=True).stdout
+        != "tmpfs\n"
+    ):
+        pytest.skip("/dev/shm is no tmpfs here")
+
+    found, _, sentence = enter(local=memory, size=50_000_000, SLURM_MEM_PER_NODE=job_mb)
+
+    assert found == ("the copy" if takes else "the original")
+    assert ("more than a quarter of the job's 100 MB" in sentence) is not takes
+
+
+def test_what_killed_jobs_have_left_is_removed_and_what_lives_is_kept(enter: Enter, place: Path) -> None:
+    """An agent holds a lock on its copy while it lives: a copy without one is nobody's. Links are not followed."""
+    left, lives = copy_of(place, "5"), copy_of(place, "6")
+    elsewhere = place / "elsewhere"
+    for folder in (left, lives, elsewhere):
+        folder.mkdir()
+        (folder / "file").touch()
+    copy_of(place, "4").symlink_to(elsewhere)
+    old, fresh = (place / "local" / f"launcher-{os.getuid()}-{job}-feed.0.tar" for job in (2, 3))
+    for path in (old, fresh):
+        path.touch()
+    os.utime(old, (0, 0))
+    held = os.open(lives, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+
+    enter()
+
+    os.close(held)
+    assert (left.exists(), old.exists()) == (False, False)
+    assert ((lives / "file").exists(), fresh.exists(), (elsewhere / "file").exists()) == (True, True, True)
