@@ -54,6 +54,13 @@ def test_a_node_may_have_its_own_storage_elsewhere(job: Make) -> None:
     assert " /tmp " not in made.sbatch
 
 
+@pytest.mark.parametrize("wrong", ["scratch", "/a b", 3, None, ["/tmp"], "/tmp\n"])
+def test_another_value_is_refused_with_what_is_right(job: Make, wrong: object) -> None:
+    """The path becomes part of a script on every node."""
+    with pytest.raises(ConfigError, match="must be true, false or an absolute path without spaces and quotes"):
+        job(environment={"stage": wrong})
+
+
 def test_a_replacement_stages_too(job: Make) -> None:
     """The job that replaces a node runs the same script with arguments: the archive is carried to its node before its agent starts."""
     lines = planned(job, resources={"nodes": "2-4", "replace": True}).sbatch.splitlines()
