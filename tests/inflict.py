@@ -48,11 +48,16 @@ def lose_agent(run: Run, node: int) -> None:
     kill_agent(run, node)
 
 
+def sruns(run: Run) -> list[psutil.Process]:
+    """The sruns of the run, without their children."""
+    found = [p for p in run.processes() if p.name() == "srun"]
+    pids = {p.pid for p in found}
+    return [p for p in found if p.ppid() not in pids]
+
+
 def kill_srun(run: Run) -> None:
     """The sruns die, the batch script's and the keeper's. Each has a child, which then ends the step."""
-    sruns = [p for p in run.processes() if p.name() == "srun"]
-    pids = {p.pid for p in sruns}
-    for srun in [p for p in sruns if p.ppid() not in pids]:
+    for srun in sruns(run):
         srun.kill()
 
 

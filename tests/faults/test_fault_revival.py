@@ -68,6 +68,20 @@ def test_what_dies_is_started_again_in_place(struck: Run, fault: str) -> None:
     assert len(struck.told("attempt_started")) == 1
 
 
+def test_a_killed_leader_costs_its_own_agent_alone(clean: Cluster, tmp_path: Path) -> None:
+    """The batch script's srun and the other agents live on; 26.05 shows that srun as if it were in a step, where agents are."""
+    run = start(clean, tmp_path)
+    agents = [agent for node, agent in inflict.agents(run).items() if node]
+    others = [*agents, *inflict.sruns(run)]
+
+    inflict.kill_agent(run, 0)
+
+    run.wait_round(1)
+    run.wait("the round's first step", lambda: run.told("first_step", round=1))
+    assert len(agents) == 2 < len(others)
+    assert [process for process in others if not process.is_running()] == []
+
+
 def test_a_cancelled_step_cancels_the_run(clean: Cluster, tmp_path: Path) -> None:
     """`scancel JOB.0` kills every agent at once: nothing of it is started again, and nothing comes back."""
     run = start(clean, tmp_path)

@@ -46,10 +46,12 @@ def _is_agent(process: psutil.Process, folders: Collection[str], environ: Mappin
         theirs = process.environ()
     except psutil.Error:
         return False
-    # The keeper and its sruns name the module, too: they are in no step.
-    step = theirs.get("SLURM_STEP_ID")
-    return step not in (None, environ.get("SLURM_STEP_ID")) and all(
-        theirs.get(name) == environ.get(name) for name in _SAME
+    # The keeper and the batch script's srun name the module, too: they are in no step, of which 26.05 says -5 (the batch step).
+    step = theirs.get("SLURM_STEP_ID", "")
+    return (
+        whole_number(step) is not None
+        and step != environ.get("SLURM_STEP_ID")
+        and all(theirs.get(name) == environ.get(name) for name in _SAME)
     )
 
 

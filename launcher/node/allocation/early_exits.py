@@ -70,7 +70,10 @@ def start_words(paths: RunPaths) -> str:
 
 def srun_end(paths: RunPaths) -> str:
     """Return how this life's srun itself was ended, "" where it was not; never raises."""
-    log = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
+    return _srun_end(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
+
+
+def _srun_end(log: str) -> str:
     if _SRUN_KILLED.search(log):
         return "An srun of the job was killed, which ends its step"
     forced = _SRUN_FORCED.search(log)
@@ -89,7 +92,7 @@ def leader_end(paths: RunPaths) -> str:
     *_, last = ["", *_KEEPERS.findall(before.rpartition("\n")[0])]
     if last.startswith(LEADER_SILENT):
         return str(last).rstrip(".")
-    return "" if LEADER_REPLACED in before else srun_end(paths)  # the batch script's srun ends with the first leader
+    return "" if LEADER_REPLACED in before else _srun_end(before)  # the batch script's srun ends with the first leader
 
 
 def step_cancelled(paths: RunPaths) -> bool:

@@ -82,6 +82,8 @@ OTHERS: dict[str, tuple[list[str], dict[str, str]]] = {
     "another node of this machine": (["-m", "submitit.core._submit", "{own}"], {"SLURMD_NODENAME": "node3"}),
     "another life": (["-m", "submitit.core._submit", "{own}"], {"SLURM_RESTART_COUNT": "1"}),
     "its own step": (["-m", "submitit.core._submit", "{own}"], {"SLURM_STEP_ID": "3"}),
+    "the batch script's srun before 26.05": (["-m", "submitit.core._submit", "{own}"], {"SLURM_STEP_ID": ""}),
+    "the batch script's srun since 26.05": (["-m", "submitit.core._submit", "{own}"], {"SLURM_STEP_ID": "-5"}),
     "the keeper": (["-m", "launcher.node.allocation.keeper", "{root}", "srun", "-m", "launcher.node.agent"], {}),
     "a command of launcher shell": (["launcher/node/agent/shell.py", "bash"], {}),
 }

@@ -108,8 +108,12 @@ SIGNAL = "An srun of the job received a signal (HUP or TERM), which ends its ste
         (f"{FIRST}agent 0\n{SILENT}", f"{early_exits.LEADER_SILENT} 8 s"),
         (f"{FIRST}agent 0\n17:09:03 keeper: The leader on n0 {early_exits.LEADER_REPLACED}\n", ""),
         (f"{FIRST}launcher: start 7.1\n", ""),
+        (
+            f"launcher: start 7.0\n17:01:03 keeper: The leader on n0 {early_exits.LEADER_REPLACED}\nsrun: forcing job termination\n",
+            "",
+        ),
     ],
-    ids=["nothing", "its srun", "stood still", "stood still later", "died later", "another life"],
+    ids=["nothing", "its srun", "stood still", "stood still later", "died later", "another life", "its srun later"],
 )
 def test_how_the_leader_ended_that_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, how: str
