@@ -17,7 +17,7 @@ from launcher.node.agent import description, logs
 from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.store import first_answer
 from launcher.node.forkserver.client import ForkServer, ForkServerError
-from launcher.node.wire.messages import CheckPeer, CheckResult, ChecksDone, RunChecks
+from launcher.node.wire.messages import CheckResult, ChecksDone, RunChecks
 from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
@@ -106,7 +106,7 @@ class Preflight:
         begun = time.monotonic()
         reduced = asyncio.ensure_future(self._all_reduce(order))
         try:
-            checks = await asyncio.wait_for(asyncio.to_thread(self._look, order.peers), _LOCAL_S)
+            checks = await asyncio.wait_for(asyncio.to_thread(self._look, order.names), _LOCAL_S)
         except asyncio.TimeoutError:
             checks = [Check("node", False, f"its disk, names or GPUs did not answer within {_LOCAL_S:.0f} s")]
         over_network, bandwidth = await reduced
@@ -119,14 +119,14 @@ class Preflight:
             bandwidth_gb_s=bandwidth,
         )
 
-    def _look(self, peers: list[CheckPeer]) -> list[Check]:
+    def _look(self, names: list[str]) -> list[Check]:
         return [
             *(_gpus(self.spec.gpus_per_node) if self.spec.gpus_per_node else ()),
             *judge_memory(self.spec.mem_gb, int(psutil.virtual_memory().available)),
             *judge_disk(**description.disk(self.paths.root)),
             self._writes(),
             _scratch(_SCRATCH),
-            _resolves([peer.address for peer in peers]),
+            _resolves(names),
         ]
 
     def _writes(self) -> Check:
@@ -148,18 +148,17 @@ class Preflight:
 
     async def _all_reduce(self, order: RunChecks) -> tuple[list[Check], float | None]:
         """Run a small all-reduce over one process per node, on the job's backend; return its bandwidth."""
-        places, port = [peer.node for peer in order.peers], order.port
-        if port is None or self.node not in places or (len(places) == 1 and self.spec.backend != "nccl"):
+        if order.port is None or (order.world_size == 1 and self.spec.backend != "nccl"):
             return [], None
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
         log = self.paths.round_logs(self.attempt, 0) / f"preflight-{self.node}.log"
         environ = {
-            "RANK": places.index(self.node),
-            "WORLD_SIZE": len(places),
+            "RANK": order.rank,
+            "WORLD_SIZE": order.world_size,
             "LOCAL_RANK": 0,
-            "MASTER_ADDR": order.peers[0].address,
-            "MASTER_PORT": port,
+            "MASTER_ADDR": order.names[0],
+            "MASTER_PORT": order.port,
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "LAUNCHER_BACKEND": self.spec.backend,
             "LAUNCHER_GPUS_PER_NODE": self.spec.gpus_per_node,
@@ -176,7 +175,9 @@ class Preflight:
         else:
             if "error" not in answer:
                 speed = float(answer["gb_s"])
-                return [Check(name, True, f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s")], speed
+                return [
+                    Check(name, True, f"an all-reduce over {order.world_size} nodes ran at {speed:.2f} GB/s")
+                ], speed
             name = "device" if answer.get("local") else name
             text = f"a short all-reduce failed here: {answer['error']}"
         finally:
@@ -211,7 +212,7 @@ def _scratch(folders: Sequence[str]) -> Check:
 
 
 def _resolves(names: list[str]) -> Check:
-    """Check that this node can resolve every peer's name."""
+    """Check that this node can resolve the names of others."""
     wrong = [name for name in names if not description.resolve_host(name)]
     if wrong:
         return Check("names", False, f"this node cannot resolve {', '.join(wrong)}")

@@ -9,12 +9,16 @@ from launcher.node.leader.board import Board, caused
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import missing, picture
 from launcher.node.policy.decisions import Evidence, Kind
-from launcher.node.wire.messages import CheckPeer, EndRound, RunChecks, StartStore
+from launcher.node.wire.messages import EndRound, RunChecks, StartStore
 from launcher.run.event_parts import Cause
 from launcher.run.units import named_ranks
 
 CHECKS_ROUND = -1
 """The round number of the checks' store and processes: they are ended like a round's."""
+
+
+_NEIGHBOURS = 32
+"""Other nodes whose names a node looks up before the first round."""
 
 
 async def await_nodes(board: Board) -> Evidence | None:
@@ -98,11 +102,8 @@ async def preflight(board: Board) -> Evidence | None:
     board.phase = "preflight"
     asked = board.nodes.healthy
     began = board.now()
-    peers = [CheckPeer(node=n.index, host=n.host, address=n.address) for n in asked]
     port = await _store_of_checks(board, asked)
-    order = RunChecks(port=port, peers=peers)  # one message, encoded once
-    for node in asked:
-        node.send(order)
+    send_checks(asked, port)
 
     def look(now: float) -> Evidence | bool | None:
         return board.interrupted or all(n.checks or not n.here for n in asked) or None
@@ -116,6 +117,18 @@ async def preflight(board: Board) -> Evidence | None:
     if silent:
         board.history.warn(f"the checks of {', '.join(silent)} did not end in time; these nodes are used anyway")
     return _judge(board, board.now() - began)
+
+
+def send_checks(asked: list[Node], port: int | None) -> None:
+    """Have these nodes check themselves, each with its neighbours' names: all names on all nodes would be N² look-ups."""
+    names = [node.address for node in asked]
+    for rank, node in enumerate(asked):
+        near = [names[(rank + step) % len(names)] for step in range(1, _NEIGHBOURS + 1)]
+        node.send(
+            RunChecks(
+                port=port, rank=rank, world_size=len(asked), names=list(dict.fromkeys([names[0], names[rank], *near]))
+            )
+        )
 
 
 async def _store_of_checks(board: Board, asked: list[Node]) -> int | None:

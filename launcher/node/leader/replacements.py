@@ -12,10 +12,11 @@ from functools import partial
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import window_s
 from launcher.node.leader.board import Board
+from launcher.node.leader.gather_nodes import send_checks
 from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import Kind
 from launcher.node.wire import connection
-from launcher.node.wire.messages import AgentHello, CheckPeer, ChecksDone, RunChecks, Shutdown
+from launcher.node.wire.messages import AgentHello, ChecksDone, Shutdown
 
 _RETURNS_S = 20.0
 """A node whose connection broke may come back for so long."""
@@ -78,7 +79,7 @@ def welcome_node(board: Board, node: Node) -> None:
         node.send(Shutdown())
     elif board.spec.preflight and node.checks is None:
         node.unchecked = True
-        node.send(RunChecks(port=None, peers=[CheckPeer(node=node.index, host=node.host, address=node.address)]))
+        send_checks([node], None)
 
 
 def checked(board: Board, node: Node, done: ChecksDone) -> None:

@@ -256,20 +256,16 @@ class Heard(ToAgent, type="heard"):
     """The transport's answer to ``alive``: without it an agent could not tell a stopped leader from a quiet one."""
 
 
-class CheckPeer(Record):
-    """One node of those that check themselves together."""
-
-    node: int
-    host: str
-    address: str
-
-
 class RunChecks(ToAgent, type="preflight"):
     """Run the checks of this node."""
 
     port: int | None
-    """Of the store of round -1 on the first peer, for a small all-reduce; None: none."""
-    peers: list[CheckPeer]
+    """Of the store of round -1 on the first node, for a small all-reduce; None: none."""
+    rank: int
+    """Of this node in that all-reduce."""
+    world_size: int
+    names: list[str]
+    """Addresses to look up: the first node's, then those of some others, so that each node's is looked up by many."""
 
 
 class StartStore(ToAgent, type="store"):

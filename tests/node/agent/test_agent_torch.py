@@ -73,13 +73,12 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
         for node in (0, 1):
             w.agent(node, REAL="1")
         await w.leader.heard("hello", count=2)
-        peers = [{"node": n, "host": f"host{n}", "address": "127.0.0.1"} for n in (0, 1)]
         for node in (0, 1):  # a store is up when torch is imported
             w.leader.tell("store", node, round=-1)
         ready = {m["node"]: m["port"] for m in await w.leader.heard("store_ready", count=2, round=-1)}
         port = ready[0]
         for node in (0, 1):
-            w.leader.tell("preflight", node, port=port, peers=peers)
+            w.leader.tell("preflight", node, port=port, rank=node, world_size=2, names=["127.0.0.1"])
         answers = await w.leader.heard("preflight", count=2)
         for answer in answers:
             assert answer["ok"], answer
