@@ -184,7 +184,7 @@ def main() -> None:
     threading.Thread(target=tell, daemon=True).start()
     mfusepy.FUSE(
         files, str(given.mountpoint), foreground=True, nothreads=False, allow_other=True, default_permissions=True,
-        attr_timeout=KEPT_S, entry_timeout=KEPT_S, negative_timeout=0, max_read=1 << 20,
+        attr_timeout=KEPT_S, entry_timeout=KEPT_S, negative_timeout=0,
     )  # fmt: skip
 
 

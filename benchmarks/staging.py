@@ -68,19 +68,21 @@ def cluster(place: Path) -> Iterator[tuple[dict[str, str], dict[str, list[str]]]
         env = dict(line.split("=", 1) for line in said.stdout.decode().split("\0") if line)
         pattern = re.search(r"^SlurmdPidFile=(\S+)", Path(env["SLURM_CONF"]).read_text(), re.MULTILINE)
         assert pattern is not None
-        enter = {host: Path(pattern[1].replace("%n", host)).read_text().strip() for host in HOSTS}
-        yield (
-            env,
-            {"login": [], **{host: ["nsenter", f"--target={pid}", "--mount", "--"] for host, pid in enter.items()}},
-        )
+        pids = {host: Path(pattern[1].replace("%n", host)).read_text().strip() for host in HOSTS}
+        yield env, {host: ["nsenter", f"--target={pid}", "--mount", "--"] for host, pid in pids.items()}
     finally:
         subprocess.run([CLUSTER, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager
 def mounted(place: Path, enter: dict[str, list[str]], delay_ms: float) -> Iterator[dict[str, int]]:
-    """Show the folder ``back`` as ``shared`` on every host, and a folder of the host's own as ``local``; yields the servers' pids."""
+    """Show the folder ``back`` as ``shared``, and on every host a folder of its own as ``local``; yields the servers' pids.
+
+    The login host, which packs the environment once, has ``shared`` at full speed.
+    """
     with contextlib.ExitStack() as stack:
+        subprocess.run(["mount", "--bind", place / "back", place / "shared"], check=True)
+        stack.callback(subprocess.run, ["umount", "-l", place / "shared"], check=True)
         servers = {}
         for host, prefix in enter.items():
             own = place / f"local-{host}"
@@ -90,8 +92,17 @@ def mounted(place: Path, enter: dict[str, list[str]], delay_ms: float) -> Iterat
             words = [place / "back", place / "shared", "--delay-ms", str(delay_ms), "--counts", place / f"{host}.json"]
             server = subprocess.Popen([*prefix, sys.executable, HERE / "slow_files.py", *words])
             stack.callback(server.wait)
-            stack.callback(subprocess.run, [*prefix, "umount", "-l", place / "shared"], check=True)
-            until(lambda: not subprocess.run([*prefix, "mountpoint", "-q", place / "shared"], check=False).returncode)  # noqa: B023
+            stack.callback(subprocess.run, [*prefix, "umount", "-l", place / "shared"], check=False)
+            shows = [*prefix, "mountpoint", "-q", str(place / "shared")]
+            while subprocess.run(shows, check=False).returncode:
+                if server.poll() is not None:
+                    raise RuntimeError(f"the file system for {host} did not start")
+                time.sleep(0.05)
+            # As NFS clients are tuned where files are large: the kernel's own 128 kB would read them one answer after the other.
+            device = subprocess.run(
+                [*prefix, "mountpoint", "-d", place / "shared"], check=True, capture_output=True, text=True
+            )
+            Path(f"/sys/class/bdi/{device.stdout.strip()}/read_ahead_kb").write_text("8192")
             servers[host] = server.pid
         yield servers
 
@@ -148,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delay-ms", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", default=["plain", "staged"])
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found: dict[tuple[float, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -161,7 +173,7 @@ def main() -> None:
             for delay in given.delay_ms:
                 with mounted(place, enter, delay) as servers:
                     for turn in range(given.turns + 1):  # the first packs, and compiles
-                        for way in ("plain", "staged"):
+                        for way in given.ways:
                             one = one_start(place, env, servers, way)
                             print(delay, way, one, file=sys.stderr, flush=True)
                             for name, value in one.items() if turn else ():
