@@ -25,6 +25,7 @@ from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
+from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import replacing
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
@@ -96,7 +97,11 @@ class Resubmission:
         """Gather facts for another attempt; it keeps its own copy of the code unless fresh code is wanted."""
         about = gather.script_facts(self.loaded.job.script or "", self.paths.code.resolve())
         code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
-        return gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id)
+        facts = gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id)
+        if facts.staged is None:
+            return facts
+        beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
+        return replace(facts, staged=replace(facts.staged, folder=folder_beside(beside)))
 
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""

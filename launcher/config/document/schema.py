@@ -50,7 +50,7 @@ def _text(value: object) -> object:
 _PLACE = r"^/[A-Za-z0-9_./+@-]*$"
 
 
-def _stage(value: object) -> object:
+def _stage_place(value: object) -> object:
     if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(_PLACE, value)):
         return value
     raise ValueError("must be true, false or an absolute path without spaces and quotes, such as /local/scratch")
@@ -62,7 +62,7 @@ Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Minutes = Positive
 NodeCounts = Annotated[Count | Annotated[str, Field(pattern=r"^\d+-\d+$")], BeforeValidator(node_count)]
-Stage = Annotated[bool | Annotated[str, Field(pattern=_PLACE)], BeforeValidator(_stage)]
+StagePlace = Annotated[bool | Annotated[str, Field(pattern=_PLACE)], BeforeValidator(_stage_place)]
 Limit = Annotated[Count, BeforeValidator(minutes, json_schema_input_type=Count | str)]
 
 
@@ -193,7 +193,7 @@ class Environment(_Section):
     """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
     python: str | None = None
     """Python interpreter. Default: the active one at submission."""
-    stage: Stage = False
+    stage: StagePlace = False
     """Carry the Python environment to each node as one file, and start Python from there: in /tmp (true), or in another folder
     that each node has of its own. Only on SLURM."""
     container: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 _REMOVAL_S = 10.0
 """A slow disk may not keep the node for longer; the next job that stages here removes what is left."""
+
+_LOCKED = 9
+"""stage.sh has opened the folder under this number."""
 
 
 class AgentMain:
@@ -27,7 +31,7 @@ class AgentMain:
         """
         from launcher.run.children import exit_now
 
-        code = 1
+        code, staged = 1, os.environ.pop("LAUNCHER_STAGED", "")
         try:
             from launcher.node.agent.entry import run_agent
 
@@ -35,16 +39,24 @@ class AgentMain:
         except BaseException:
             traceback.print_exc()
         finally:
-            _remove_staged()
+            if staged:
+                _remove_staged(staged)
             exit_now(code)
 
 
-def _remove_staged() -> None:
-    """Remove this node's copy of the environment (stage.sh)."""
-    if staged := os.environ.get("LAUNCHER_STAGED"):
-        import shutil
-        import threading
+def _remove_staged(folder: str) -> None:
+    """Remove this node's copy of the environment, unless another agent uses it, too: both hold a lock on it (stage.sh)."""
+    import fcntl
+    import shutil
+    import threading
 
-        removing = threading.Thread(target=shutil.rmtree, args=(staged, True), daemon=True)
-        removing.start()
-        removing.join(_REMOVAL_S)
+    def remove() -> None:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(_LOCKED), os.stat(folder)):
+                fcntl.flock(_LOCKED, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(f"{folder}/ready")  # first: one that is removed in part is none
+                shutil.rmtree(folder, ignore_errors=True)
+
+    removing = threading.Thread(target=remove, daemon=True)
+    removing.start()
+    removing.join(_REMOVAL_S)

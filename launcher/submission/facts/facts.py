@@ -44,6 +44,8 @@ class Interpreter:
 class StagedFiles:
     """The Python environment as an archive holds it (`environment.stage`)."""
 
+    folder: str = ""
+    """Where archives of this user are: beside the runs."""
     roots: tuple[str, ...] = ()
     """Its folders, absolute. In the archive they are called 0, 1, ..."""
     packages: tuple[str, ...] = ()
@@ -56,6 +58,11 @@ class StagedFiles:
     """The same where the files are the same, by their names, sizes and times."""
     outside: tuple[str, ...] = ()
     """Folders that the interpreter imports from besides: they stay on the shared file system."""
+
+    @property
+    def archive(self) -> str:
+        """The archive's path."""
+        return f"{self.folder}/{self.key}.tar"
 
 
 @frozen(kw_only=True)

@@ -25,7 +25,7 @@ from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, policy
 from launcher.submission.facts import code_files, interpreter
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, Interpreter, SlurmFacts, StagedFiles
-from launcher.submission.facts.staged_files import staged_files
+from launcher.submission.facts.staged_files import folder_beside, staged_files
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -83,7 +83,7 @@ def gather_facts(
         launcher_python=sys.executable,
         image=image,
         image_missing=image_missing,
-        staged=_staged(job, python, code, backend),
+        staged=_staged(job, python, code, backend, runs_dir),
         code=code,
         slurm=slurm,
         gpus=gpus_here(env),
@@ -107,12 +107,12 @@ def _image(loaded: LoadedJob) -> tuple[str | None, bool]:
     return str(path), not path.exists()
 
 
-def _staged(job: Job, python: Interpreter, code: CodeFacts, backend: BackendName) -> StagedFiles | None:
+def _staged(job: Job, python: Interpreter, code: CodeFacts, backend: BackendName, runs_dir: Path) -> StagedFiles | None:
     """Look at the environment that the job stages. Raises ConfigError."""
     if not job.environment.stage or backend == "local" or not python.checked or python.error:
         return None
     try:
-        return staged_files(python, [code.root])
+        return staged_files(python, folder_beside(runs_dir / "run"), [code.root])
     except OSError as error:
         raise ConfigError(f"environment.stage: {error.filename} cannot be read: {error.strerror}") from None
 

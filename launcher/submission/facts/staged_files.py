@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -18,33 +19,44 @@ _PACKAGES = ("site-packages", "dist-packages")
 _KEY_CHARS = 16
 
 
-def staged_files(python: Interpreter, known: Iterable[str] = ()) -> StagedFiles:
-    """Look at the environment of ``python``; folders below ``known`` reach the nodes in another way. Raises OSError.
+def folder_beside(run: Path | str) -> str:
+    """Return the folder of this user's archives beside a run or a sweep; its name begins with a dot, as no run's does."""
+    return f"{PurePath(run).parent}/.environments-{os.geteuid()}"
+
+
+def staged_files(python: Interpreter, folder: str = "", known: Iterable[str] = ()) -> StagedFiles:
+    """Look at the environment of ``python``, whose archive is to be in ``folder``. Raises OSError.
 
     What lies below /usr is the system's, which each node has. A user's own site-packages (~/.local) counts as the environment's.
+    Folders below ``known`` reach the nodes in another way.
     """
     packages = [path for path in python.paths if PurePath(path).name in _PACKAGES]
-    roots: list[str] = []
-    for path in dict.fromkeys(
-        map(os.path.abspath, [*python.prefixes, *packages])
-    ):  # a login host's links may not be a node's
-        if os.path.isdir(path) and not _is_below(path, [*_SYSTEM, *roots]):
-            roots = [root for root in roots if not _is_below(root, [path])] + [path]
-    count, size, key = 0, 0, hashlib.sha256("\0".join(roots).encode("utf-8", "surrogateescape"))
-    packages = [os.path.realpath(path) for path in packages]
-    for name, path in members(roots, packages):
-        found = os.lstat(path)
-        told = f"{name}\0{found.st_mode}\0{found.st_size}\0{found.st_mtime_ns}\0"
-        if stat.S_ISREG(found.st_mode):
-            count, size = count + 1, size + found.st_size
-        elif stat.S_ISLNK(found.st_mode):
-            told += f"{os.readlink(path)}\0"
-        else:
-            told = f"{name}\0{found.st_mode}\0"  # a folder's time changes with temporary files
-        key.update(told.encode("utf-8", "surrogateescape"))
+    roots: dict[str, str] = {}  # as they are called, by where they are: a login host's links may not be a node's
+    for path in map(os.path.abspath, [*python.prefixes, *packages]):
+        real = os.path.realpath(path)
+        if os.path.isdir(real) and not _is_below(real, [*_SYSTEM, *roots]):
+            roots = {known: name for known, name in roots.items() if not _is_below(known, [real])} | {real: path}
+    names, packages = list(roots.values()), [os.path.realpath(path) for path in packages]
+    count, size, key = 0, 0, hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
+    for name, path in members(names, packages):
+        with contextlib.suppress(FileNotFoundError):  # a Python that runs meanwhile replaces what it has compiled
+            told, bytes_ = _told(name, path)
+            count, size = count + (bytes_ is not None), size + (bytes_ or 0)
+            key.update(told.encode("utf-8", "surrogateescape"))
     elsewhere: list[str | PurePath] = [*_SYSTEM, *roots, *known, _package().parent]
-    outside = [path for path in python.paths if os.path.isdir(path) and not _is_below(path, elsewhere)]
-    return StagedFiles(tuple(roots), tuple(packages), count, size, key.hexdigest()[:_KEY_CHARS], tuple(outside))
+    outside = [
+        path for path in python.paths if os.path.isdir(path) and not _is_below(os.path.realpath(path), elsewhere)
+    ]
+    return StagedFiles(folder, tuple(names), tuple(packages), count, size, key.hexdigest()[:_KEY_CHARS], tuple(outside))
+
+
+def _told(name: str, path: str) -> tuple[str, int | None]:
+    """Return what makes a file another one, and its size; None for what is no file."""
+    found = os.lstat(path)
+    if stat.S_ISREG(found.st_mode):
+        return f"{name}\0{found.st_mode}\0{found.st_size}\0{found.st_mtime_ns}\0", found.st_size
+    # A folder's time changes with temporary files.
+    return f"{name}\0{found.st_mode}\0{os.readlink(path) if stat.S_ISLNK(found.st_mode) else ''}\0", None
 
 
 def members(roots: Iterable[str], packages: Container[str]) -> Iterator[tuple[str, str]]:
@@ -53,7 +65,7 @@ def members(roots: Iterable[str], packages: Container[str]) -> Iterator[tuple[st
     Of folders of packages, only ``packages`` (resolved) are held: a venv seldom sees those of the Python that it was made from.
     """
     for number, root in enumerate(roots):
-        yield from _below(root, str(number), packages)
+        yield from _below(os.path.realpath(root), str(number), packages)
     yield from _below(str(_package()), f"{LIB}/launcher", packages)
 
 
@@ -63,8 +75,11 @@ def _package() -> Path:
 
 def _below(folder: str, name: str, packages: Container[str]) -> Iterator[tuple[str, str]]:
     yield name, folder
-    with os.scandir(folder) as entries:
-        inside = sorted(entries, key=lambda entry: entry.name)
+    try:
+        with os.scandir(folder) as entries:
+            inside = sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:  # gone meanwhile
+        return
     for entry in inside:
         if entry.is_dir(follow_symlinks=False):
             if entry.name not in _PACKAGES or os.path.realpath(entry.path) in packages:

@@ -50,7 +50,7 @@ def write_shared(
     _remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
     snapshot.copy_launcher(paths.lib)
     if plan.staged is not None:
-        archive.write(Path(plan.archive), plan.staged)
+        archive.write(plan.staged)
     if argv is not None:
         write_about(root, plan, argv)
     for name, text in scripts.items():

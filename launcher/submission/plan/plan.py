@@ -18,7 +18,7 @@ from launcher.redact import redact
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts
-from launcher.submission.plan import describe, limits, script, staging
+from launcher.submission.plan import describe, limits, script
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.node_spec import node_spec
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -69,7 +69,6 @@ def plan(
         link=link,
         snapshot=snapshot,
         staged=facts.staged if backend == "slurm" else None,
-        archive=staging.archive_path(facts),
         python_path=python_path,
         command=command,
         parameters=parameters,

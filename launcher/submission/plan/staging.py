@@ -10,16 +10,8 @@ from collections.abc import Iterator
 
 from launcher.config.document.schema import Job
 from launcher.run.units import size
-from launcher.submission.facts.facts import Facts
+from launcher.submission.facts.facts import Facts, StagedFiles
 from launcher.submission.facts.staged_files import LIB
-
-FOLDER = ".environments"
-"""Of runs_dir; its name begins with a dot, as no run's does."""
-
-
-def archive_path(facts: Facts) -> str:
-    """Return where the archive of the environment is; "" where the job does not stage it."""
-    return f"{facts.runs_dir}/{FOLDER}/{facts.staged.key}.tar" if facts.staged else ""
 
 
 def place(job: Job) -> str:
@@ -29,7 +21,7 @@ def place(job: Job) -> str:
 
 def carries(job: Job, facts: Facts, lib: str) -> list[str]:
     """Return the line of the batch script that sends the archive to all nodes."""
-    return [shlex.join(_words("carry", job, facts, lib))] if facts.staged else []
+    return [shlex.join(_words("carry", job, facts.staged, lib))] if facts.staged else []
 
 
 def enters(job: Job, facts: Facts, lib: str) -> list[str]:
@@ -37,11 +29,11 @@ def enters(job: Job, facts: Facts, lib: str) -> list[str]:
     if not facts.staged:
         return []
     shown = [f"{number}={root}" for number, root in enumerate(facts.staged.roots)]
-    return [*_words("enter", job, facts, lib), str(facts.staged.size), *shown, f"{LIB}={lib}", "--"]
+    return [*_words("enter", job, facts.staged, lib), str(facts.staged.size), *shown, f"{LIB}={lib}", "--"]
 
 
-def _words(verb: str, job: Job, facts: Facts, lib: str) -> list[str]:
-    return ["/bin/sh", f"{lib}/launcher/node/allocation/stage.sh", verb, archive_path(facts), place(job)]
+def _words(verb: str, job: Job, staged: StagedFiles, lib: str) -> list[str]:
+    return ["/bin/sh", f"{lib}/launcher/node/allocation/stage.sh", verb, staged.archive, place(job)]
 
 
 def told(job: Job, facts: Facts) -> str:

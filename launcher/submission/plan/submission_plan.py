@@ -28,8 +28,6 @@ class SubmissionPlan:
     """Copy the code; otherwise the whole directory is linked."""
     staged: StagedFiles | None = None
     """What the archive of the environment holds, where the job stages it."""
-    archive: str = ""
-    """Where that archive is; it is made unless it is there."""
     python_path: tuple[str, ...]
     """Entries of PYTHONPATH, absolute: the run's lib, then sources of editable packages inside the snapshot."""
     command: str

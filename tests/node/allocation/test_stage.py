@@ -98,7 +98,7 @@ def test_the_copy_is_seen_at_the_environments_own_path(enter: Enter, place: Path
 def test_a_user_stays_who_they_are_without_more_rights(enter: Enter, place: Path) -> None:
     """In the user namespace that a mount needs, a user has their own uid, and no capability when Python starts."""
     (place / "local").chmod(0o777)
-    (place / "feed.tar").chmod(0o644)
+    os.chown(place / "feed.tar", 4711, 4711)
 
     found, who, sentence = enter("setpriv", "--reuid=4711", "--regid=4711", "--clear-groups")
 
@@ -167,7 +167,7 @@ def _of_somebody_else(place: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (_no_archive, "feed.tar cannot be unpacked in {local}: tar: "),
+        (_no_archive, "feed.tar, so Python"),
         (_broken_archive, "feed.tar cannot be unpacked in {local}: tar: "),
         (_no_torch, "torch cannot be imported from the copy in {local}: "),
         (_no_such_folder, "there is no folder {local} here"),
@@ -223,17 +223,18 @@ def test_a_tmpfs_counts_as_the_jobs_memory(enter: Enter, memory: Path, job_mb: s
 
 
 def test_what_killed_jobs_have_left_is_removed_and_what_lives_is_kept(enter: Enter, place: Path) -> None:
-    """An agent holds a lock on its copy while it lives: a copy without one is nobody's. Links are not followed."""
-    left, lives = copy_of(place, "5"), copy_of(place, "6")
+    """An agent holds a lock on its copy while it lives: an old copy without one is nobody's. Links are not followed."""
+    left, lives, young = copy_of(place, "5"), copy_of(place, "6"), copy_of(place, "8")
     elsewhere = place / "elsewhere"
-    for folder in (left, lives, elsewhere):
+    for folder in (left, lives, young, elsewhere):
         folder.mkdir()
         (folder / "file").touch()
     copy_of(place, "4").symlink_to(elsewhere)
     old, fresh = (place / "local" / f"launcher-{os.getuid()}-{job}-feed.0.tar" for job in (2, 3))
     for path in (old, fresh):
         path.touch()
-    os.utime(old, (0, 0))
+    for path in (old, left, lives):
+        os.utime(path, (0, 0))
     held = os.open(lives, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_SH)
 
@@ -241,4 +242,45 @@ def test_what_killed_jobs_have_left_is_removed_and_what_lives_is_kept(enter: Ent
 
     os.close(held)
     assert (left.exists(), old.exists()) == (False, False)
-    assert ((lives / "file").exists(), fresh.exists(), (elsewhere / "file").exists()) == (True, True, True)
+    assert all(path.exists() for path in (lives / "file", young / "file", fresh, elsewhere / "file"))
+
+
+def test_an_archive_of_somebody_else_is_not_used(enter: Enter, place: Path) -> None:
+    """Who could write it would run their Python as this user."""
+    if os.getuid() != 0:
+        pytest.skip("gives a file to another user")
+    os.chown(place / "feed.tar", 4711, 4711)
+
+    found, _, sentence = enter()
+
+    assert (found, "feed.tar belongs to somebody else" in sentence) == ("the original", True)
+
+
+def test_a_copy_that_was_removed_in_part_is_not_ready(enter: Enter, place: Path) -> None:
+    """The mark goes first: what is left of a slow removal is unpacked over."""
+    enter()
+    (copy_of(place) / "ready").unlink()
+    (copy_of(place) / "0" / "says").unlink()
+
+    assert enter()[0] == "the copy"
+
+
+def test_a_copy_that_another_agent_uses_outlives_a_start_that_fails(enter: Enter, place: Path) -> None:
+    """A second agent that cannot start from the copy leaves it to the one that lives in it."""
+    enter()
+    (copy_of(place) / "0" / "spoiled").touch()
+    held = os.open(copy_of(place), os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+
+    found, _, sentence = enter()
+
+    os.close(held)
+    assert (found, "torch cannot be imported" in sentence) == ("the original", True)
+    assert (copy_of(place) / "0" / "says").exists()
+
+
+def test_another_jobs_variables_do_not_count(enter: Enter, place: Path) -> None:
+    """A job that was submitted from inside another one's inherits its environment; neither its copy nor its sentence is this one's."""
+    found, who, sentence = enter(LAUNCHER_STAGED="/tmp/theirs", LAUNCHER_NOT_STAGED="theirs", base="x", key="y")
+
+    assert (found, who.split()[-1], sentence) == ("the copy", str(copy_of(place)), "")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import SnapshotError
+from launcher.submission.facts import staged_files as module
 from launcher.submission.facts.facts import Interpreter, StagedFiles
-from launcher.submission.facts.staged_files import staged_files
+from launcher.submission.facts.staged_files import folder_beside, staged_files
 from launcher.submission.folder import archive
 
 
@@ -34,22 +35,27 @@ def python(tmp_path: Path) -> Interpreter:
     )
 
 
-def packed(staged: StagedFiles, tmp_path: Path) -> dict[str, tarfile.TarInfo]:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the archives go: beside the runs."""
+    (tmp_path / "runs").mkdir()
+    return Path(folder_beside(tmp_path / "runs" / "run"))
+
+
+def packed(staged: StagedFiles) -> dict[str, tarfile.TarInfo]:
     """What the archive holds, but for the launcher."""
-    path = tmp_path / "runs" / ".environments" / f"{staged.key}.tar"
-    path.parent.parent.mkdir(exist_ok=True)
-    archive.write(path, staged)
-    with tarfile.open(path) as made:
+    archive.write(staged)
+    with tarfile.open(staged.archive) as made:
         return {member.name: member for member in made if not member.name.startswith("lib/")}
 
 
 def test_the_environment_is_packed_and_not_the_packages_that_it_does_not_see(
-    python: Interpreter, tmp_path: Path
+    python: Interpreter, folder: Path, tmp_path: Path
 ) -> None:
     """A venv's archive holds the Python that it was made from, too, without that one's own packages; links stay links."""
-    staged = staged_files(python)
+    staged = staged_files(python, str(folder))
 
-    names = packed(staged, tmp_path)
+    names = packed(staged)
     assert staged.roots == (str(tmp_path / "venv"), str(tmp_path / "base"))
     assert "0/lib/site-packages/torch/__init__.py" in names
     assert "1/lib/os.py" in names
@@ -59,7 +65,7 @@ def test_the_environment_is_packed_and_not_the_packages_that_it_does_not_see(
 
 def test_what_stays_where_it_is_is_told(python: Interpreter, tmp_path: Path) -> None:
     """A folder that is imported from and is not in the environment is named; the code, the launcher and the system's are not."""
-    assert staged_files(python, [str(tmp_path / "code")]).outside == (str(tmp_path / "project"),)
+    assert staged_files(python, known=[str(tmp_path / "code")]).outside == (str(tmp_path / "project"),)
 
 
 def test_the_systems_own_python_is_not_packed(python: Interpreter) -> None:
@@ -109,15 +115,15 @@ def test_another_environment_gets_another_archive(
     assert staged_files(python).key != before
 
 
-def test_an_archive_is_made_once(python: Interpreter, tmp_path: Path) -> None:
+def test_an_archive_is_made_once(python: Interpreter, folder: Path) -> None:
     """A second submission of the same environment writes nothing; it counts as a use, by which old archives are told."""
-    staged = staged_files(python)
-    packed(staged, tmp_path)
-    path = tmp_path / "runs" / ".environments" / f"{staged.key}.tar"
+    staged = staged_files(python, str(folder))
+    packed(staged)
+    path = Path(staged.archive)
     path.write_bytes(b"as it was")
     os.utime(path, (0, 0))
 
-    archive.write(path, staged)
+    archive.write(staged)
 
     assert path.read_bytes() == b"as it was"
     assert path.stat().st_mtime > 1e9
@@ -125,45 +131,89 @@ def test_an_archive_is_made_once(python: Interpreter, tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_archives_that_no_submission_uses_are_removed(python: Interpreter, tmp_path: Path) -> None:
+def test_archives_that_no_submission_uses_are_removed(python: Interpreter, folder: Path, tmp_path: Path) -> None:
     """An archive goes 30 days after its last use, and what a killed submission has left after a day."""
-    folder = tmp_path / "runs" / ".environments"
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700)
     days = {"old.tar": 31, "recent.tar": 29, "left.tar.99": 2, "underway.tar.98": 0.5}
     now = (tmp_path / "venv").stat().st_mtime
     for name, age in days.items():
         (folder / name).touch()
         os.utime(folder / name, (now - age * 86_400,) * 2)
 
-    archive.write(folder / "new.tar", staged_files(python))
+    staged = staged_files(python, str(folder))
+    archive.write(staged)
 
-    assert sorted(os.listdir(folder)) == ["new.tar", "recent.tar", "underway.tar.98"]
+    assert sorted(os.listdir(folder)) == sorted([f"{staged.key}.tar", "recent.tar", "underway.tar.98"])
 
 
-def test_an_archive_that_does_not_fit_is_refused_with_its_size(python: Interpreter, tmp_path: Path) -> None:
+def test_an_archive_that_does_not_fit_is_refused_with_its_size(python: Interpreter, folder: Path) -> None:
     """Nothing is submitted, nothing is left, and the sentence names both sizes and the way out."""
-    (tmp_path / "runs").mkdir()
-    path = tmp_path / "runs" / ".environments" / "x.tar"
-
     with pytest.raises(
         SnapshotError, match=r"takes 1000 TB, and .* are free; free some space, or remove environment.stage"
     ):
-        archive.write(path, replace(staged_files(python), size=10**15))
+        archive.write(replace(staged_files(python, str(folder)), size=10**15))
 
-    assert not os.listdir(path.parent)
+    assert not os.listdir(folder)
 
 
 def test_a_file_that_goes_away_meanwhile_is_left_out(
-    python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    python: Interpreter, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Python that runs at the same time compiles modules and removes temporary files: no reason to refuse the job."""
-    real = archive.members
-    gone = tmp_path / "venv" / "gone"
+    real = module.members
 
     def members(*about: object) -> object:
-        yield "0/gone", str(gone)
+        yield "0/gone", str(tmp_path / "venv" / "gone")
         yield from real(*about)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(module, "members", members)
     monkeypatch.setattr(archive, "members", members)
 
-    assert "0/gone" not in packed(staged_files(python), tmp_path)
+    assert "0/gone" not in packed(staged_files(python, str(folder)))
+
+
+def test_an_environment_that_is_a_link_is_packed_whole(python: Interpreter, folder: Path, tmp_path: Path) -> None:
+    """~/envs/ml may lead to another disk: nodes show the copy at the name that the job knows."""
+    (tmp_path / "envs").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "venv")
+    linked = replace(python, prefixes=(str(tmp_path / "link"), str(tmp_path / "envs" / "venv"), *python.prefixes))
+
+    staged = staged_files(linked, str(folder))
+
+    assert staged.roots == (str(tmp_path / "link"), str(tmp_path / "base"))
+    names = packed(staged)
+    assert names["0"].isdir()
+    assert names["0/lib/site-packages/torch/__init__.py"].isreg()
+
+
+def test_what_nodes_unpack_can_be_removed(python: Interpreter, folder: Path, tmp_path: Path) -> None:
+    """A read-only installation's folders become the user's to write, on the node: its copy goes at the end."""
+    (tmp_path / "base" / "lib").chmod(0o555)
+
+    assert packed(staged_files(python, str(folder)))["1/lib"].mode & 0o700 == 0o700
+
+
+@pytest.mark.parametrize("what", ["folder", "archive"])
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file to another user")
+def test_what_somebody_else_could_have_written_is_not_run(python: Interpreter, folder: Path, what: str) -> None:
+    """In a folder of runs that many share, another user may have made it first: every node would run their Python."""
+    staged = staged_files(python, str(folder))
+    archive.write(staged)
+    os.chown(folder if what == "folder" else staged.archive, 4711, 4711)
+
+    with pytest.raises(SnapshotError, match="belongs to user 4711, and nodes would run the Python in it: remove it"):
+        archive.write(staged)
+
+
+def test_an_archive_that_everybody_could_write_is_not_used(python: Interpreter, folder: Path) -> None:
+    """Nor one that leads elsewhere."""
+    staged = staged_files(python, str(folder))
+    archive.write(staged)
+    os.chmod(staged.archive, 0o666)
+    with pytest.raises(SnapshotError, match="can be written by everybody"):
+        archive.write(staged)
+    os.rename(staged.archive, f"{staged.archive}.old")
+    os.chmod(f"{staged.archive}.old", 0o600)
+    os.symlink(f"{staged.archive}.old", staged.archive)
+    with pytest.raises(SnapshotError, match="is a link, and nodes would run"):
+        archive.write(staged)

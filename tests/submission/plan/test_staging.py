@@ -17,7 +17,15 @@ from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 Make = Callable[..., LoadedJob]
-STAGED = StagedFiles(("/home/ann/envs/ml", "/home/ann/py 3"), (), 40_000, 1_400_000_000, "feed", ("/home/ann/lab/src",))
+STAGED = StagedFiles(
+    "/scratch/ann/runs/.environments-1000",
+    ("/home/ann/envs/ml", "/home/ann/py 3"),
+    (),
+    40_000,
+    1_400_000_000,
+    "feed",
+    ("/home/ann/lab/src",),
+)
 STAGE_SH = "/scratch/ann/runs/resnet50-1121-0842-k7f/lib/launcher/node/allocation/stage.sh"
 
 
@@ -30,7 +38,7 @@ def test_the_batch_script_carries_and_every_agent_starts_from_the_copy(job: Make
     """The archive goes out before anything starts; the first agents, and those that the keeper starts again, enter the copy."""
     made = planned(job)
     lines = made.sbatch.splitlines()
-    archive = "/scratch/ann/runs/.environments/feed.tar"
+    archive = "/scratch/ann/runs/.environments-1000/feed.tar"
     enter = (
         f"/bin/sh {STAGE_SH} enter {archive} /tmp 1400000000 0=/home/ann/envs/ml '1=/home/ann/py 3' "
         "lib=/scratch/ann/runs/resnet50-1121-0842-k7f/lib -- /home/ann/envs/ml/bin/python -u -m "
@@ -42,7 +50,7 @@ def test_the_batch_script_carries_and_every_agent_starts_from_the_copy(job: Make
     assert carry < lines.index(keeper) < lines.index(srun)
     assert f"{enter}launcher.node.agent" in keeper
     assert f"{enter}submitit.core._submit" in srun
-    assert made.archive == archive
+    assert made.staged == STAGED
     assert subprocess.run(["bash", "-n"], input=made.sbatch, text=True, check=False).returncode == 0
 
 
