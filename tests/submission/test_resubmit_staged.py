@@ -1,0 +1,38 @@
+"""A resubmission's archive of the environment: beside its run, wherever it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from planning import facts
+
+from launcher.run.paths import RunPaths
+from launcher.submission import resubmit
+from launcher.submission.facts.facts import StagedFiles
+from launcher.submission.facts.staged_files import folder_beside
+
+
+@pytest.mark.parametrize(
+    ("run", "sweep", "beside"),
+    [("runs/net-1", {}, "runs/net-1"), ("runs/nets-1/point-3", {"sweep": "nets-1"}, "runs/nets-1")],
+    ids=["a run", "a point of a sweep"],
+)
+def test_the_archive_is_beside_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, sweep: dict[str, Any], beside: str
+) -> None:
+    """Today's folder of runs may be another (it depends on where the command is typed): nodes may not see it."""
+    found = facts(staged=StagedFiles("/elsewhere/.environments-0", key="feed"))
+    monkeypatch.setattr(resubmit.gather, "gather_facts", lambda *_, **__: found)
+    again: Any = SimpleNamespace(
+        loaded=SimpleNamespace(job=SimpleNamespace(script="")),
+        paths=RunPaths(tmp_path / run), how=SimpleNamespace(fresh_code=False), code_root="/code", sweep=sweep,
+    )  # fmt: skip
+
+    staged = resubmit.Resubmission.facts(again, "slurm").staged
+
+    assert staged is not None
+    assert staged.archive == f"{folder_beside(tmp_path / beside)}/feed.tar"
+    assert Path(staged.folder).parent == tmp_path / "runs"
