@@ -55,6 +55,7 @@ def env(place: Path) -> Path:
     (env / "bin" / "python").chmod(0o755)
     (env / "says").write_text("the copy\n")
     (place / "local").mkdir()
+    shutil.copy(SCRIPT, place)  # where another user may read it
     with tarfile.open(place / "feed.tar", "w") as archive:
         archive.add(env, "0")
     (env / "says").write_text("the original\n")
@@ -66,7 +67,16 @@ def enter(env: Path, place: Path) -> Enter:
     """Start Python through stage.sh as job 7; returns what it found, its uid with its rights and its copy, and the sentence."""
 
     def start(*before: str, local: Path = place / "local", size: int = 1000, **variables: str) -> tuple[str, str, str]:
-        words = ["sh", str(SCRIPT), "enter", str(place / "feed.tar"), str(local), str(size), f"0={env}", "--"]
+        words = [
+            "sh",
+            str(place / "stage.sh"),
+            "enter",
+            str(place / "feed.tar"),
+            str(local),
+            str(size),
+            f"0={env}",
+            "--",
+        ]
         done = subprocess.run(
             [*before, *words, str(env / "bin" / "python"), "-m", "agent"],
             env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **variables},
