@@ -24,7 +24,6 @@ HIDDEN_VARIABLES = {
     "SLURM_STEPID",
     "SLURM_CPU_BIND",
     "SLURM_DISTRIBUTION",
-    "LAUNCHER_STAGED",
     "LAUNCHER_NOT_STAGED",
 }
 """Lightning and Accelerate take ranks and sizes from SLURM's; they are the agents', one task per node."""

@@ -35,14 +35,19 @@ def staged_files(python: Interpreter, folder: str = "", known: Iterable[str] = (
     for path in map(os.path.abspath, [*python.prefixes, *packages]):
         real = os.path.realpath(path)
         if os.path.isdir(real) and not _is_below(real, [*_SYSTEM, *roots]):
-            roots = {known: name for known, name in roots.items() if not _is_below(known, [real])} | {real: path}
+            roots = {**{where: name for where, name in roots.items() if not _is_below(where, [real])}, real: path}
     names, packages = list(roots.values()), [os.path.realpath(path) for path in packages]
-    count, size, key = 0, 0, hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
+    count, size, compiled, key = 0, 0, 0, hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
     for name, path in members(names, packages):
         with contextlib.suppress(FileNotFoundError):  # a Python that runs meanwhile replaces what it has compiled
             told, bytes_ = _told(name, path)
             count, size = count + (bytes_ is not None), size + (bytes_ or 0)
-            key.update(told.encode("utf-8", "surrogateescape"))
+            if "/__pycache__" in name:
+                compiled += 1
+            else:
+                key.update(told.encode("utf-8", "surrogateescape"))
+    # Any import may compile a module: no reason for another archive. One with half of them would be compiled anew on every node.
+    key.update(str(compiled.bit_length()).encode())
     elsewhere: list[str | PurePath] = [*_SYSTEM, *roots, *known, _package().parent]
     outside = [
         path for path in python.paths if os.path.isdir(path) and not _is_below(os.path.realpath(path), elsewhere)

@@ -65,9 +65,8 @@ def _pack(fd: int, staged: StagedFiles) -> None:
     with open(fd, "wb") as f:
         with tarfile.open(fileobj=f, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for name, source in members(staged.roots, staged.packages):
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # a Python that runs meanwhile replaces what it has compiled
+                # A Python that runs meanwhile replaces what it has compiled.
+                with contextlib.suppress(FileNotFoundError):
                     _add(archive, source, name)
         f.flush()
         os.fsync(f.fileno())

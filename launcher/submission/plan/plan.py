@@ -41,6 +41,8 @@ def plan(
     Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
     """
     job, backend = loaded.job, choose_backend(facts)
+    if backend == "local":
+        facts = replace(facts, staged=None)  # this machine has the environment
     if facts.image is not None:
         job = replace(job, environment=replace(job.environment, container=facts.image))
     run_dir = run_dir or f"{facts.runs_dir}/{facts.run_id}"
@@ -68,7 +70,7 @@ def plan(
         code=facts.code,
         link=link,
         snapshot=snapshot,
-        staged=facts.staged if backend == "slurm" else None,
+        staged=facts.staged,
         python_path=python_path,
         command=command,
         parameters=parameters,

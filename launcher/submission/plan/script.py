@@ -239,9 +239,7 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     enter = f"cd {shlex.quote(python_path[0])}"  # again after some seconds: NFS may show a new folder late
     lines += [f"{enter} 2>/dev/null || sleep 5", f"{enter} || exit {UNSEEN}", 'exec "$@"']
     text = ("\n" if len(lines) > 4 else "; ").join(lines)
-    inside = _apptainer(job, spec, facts, python_path, place)
-    if spec.batch == "slurm":
-        inside += staging.enters(job, facts, python_path[0])
+    inside = [*_apptainer(job, spec, facts, python_path, place), *staging.enters(job, facts, python_path[0])]
     return shlex.join(["/bin/bash", "-c", text, "agent", *inside, facts.interpreter.path])
 
 

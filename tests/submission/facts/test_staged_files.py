@@ -115,6 +115,22 @@ def test_another_environment_gets_another_archive(
     assert staged_files(python).key != before
 
 
+def test_a_compiled_module_makes_no_other_archive(python: Interpreter, tmp_path: Path) -> None:
+    """Each import on the login host may compile one; when twice as many are compiled, nodes are spared compiling them."""
+    cache = tmp_path / "base" / "lib" / "__pycache__"
+    cache.mkdir()
+    for number in range(32):
+        (cache / f"m{number}.cpython-311.pyc").touch()
+    before = staged_files(python).key
+    (cache / "one.cpython-311.pyc").touch()
+    assert staged_files(python).key == before
+
+    for number in range(32, 1000):
+        (cache / f"m{number}.cpython-311.pyc").touch()
+
+    assert staged_files(python).key != before
+
+
 def test_an_archive_is_made_once(python: Interpreter, folder: Path) -> None:
     """A second submission of the same environment writes nothing; it counts as a use, by which old archives are told."""
     staged = staged_files(python, str(folder))

@@ -97,6 +97,7 @@ def test_the_local_backend_stages_nothing(job: Make) -> None:
     made = plan(job(environment={"stage": True}), facts(backend="local", staged=STAGED))
 
     assert made.staged is None
+    assert not any("carried" in line or "environment.stage" in line for line in made.summary)
     assert "stage.sh" not in made.command
 
 
