@@ -1,14 +1,16 @@
 """What the launcher does on this machine's GPUs: every part, or those named; writes docs/gpu.md and docs/gpu.json beside it.
 
-    python benchmarks/gpu [PART ...] [--write FOLDER]
+    python benchmarks/gpu [PART ...] [--write FOLDER] [--keep FOLDER]
 
-Without GPUs the parts run on CPUs with gloo, as far as they mean anything there, and nothing is written unless asked for.
+Parts that are not run keep what is written of them. Without GPUs the parts run on CPUs with gloo, as far as they mean anything there,
+and nothing is written unless asked for.
 Exit code 1: a goal was not reached, or a part failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -39,27 +41,24 @@ def main() -> int:
     """Run the parts one after the other, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(NAMES))
-    parser.add_argument(
-        "--write", type=Path, help="where gpu.md and gpu.json go; default with GPUs and all parts: docs"
-    )
+    parser.add_argument("--write", type=Path, help="where gpu.md and gpu.json go; default with GPUs: docs")
+    parser.add_argument("--keep", type=Path, help="leave the parts' runs in this folder")
     parser.add_argument("--alone", nargs=2, metavar=("FIGURES", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if unknown := [name for name in given.parts if name not in NAMES]:
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if given.alone:
         return alone(given.parts[0], Path(given.alone[0]), Path(given.alone[1]))
-    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
-        machine = find(Path(folder))
+    with contextlib.nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory(prefix="gpu-") as folder:
+        machine = find(Path(folder).resolve())
         print("; ".join(f"{name}: {value}" for name, value in machine.facts.items()), flush=True)
         end = time.monotonic() + TOTAL_S
-        target = given.write or (ROOT / "docs" if machine.gpus and not given.parts else None)
+        target = given.write or (ROOT / "docs" if machine.gpus else None)
         found: list[dict[str, Any]] = []
         for name in given.parts or NAMES:
-            found.append(part(name, Path(folder), end - time.monotonic()))
+            found.append({"machine": machine.facts, **part(name, machine.folder, end - time.monotonic())})
             if target is not None:  # after each: the machine may be taken back at any moment
-                (target / "gpu.md").write_text(page(machine.facts, found))
-                record = {"machine": machine.facts, "parts": found}
-                (target / "gpu.json").write_text(json.dumps(record, indent=1) + "\n")
+                record(target, found[-1])
     bad = [one for one in found if one["error"] or any(figure["ok"] is False for figure in one["figures"])]
     tried = [one for one in found if not one["skipped"]]
     print(
@@ -69,11 +68,22 @@ def main() -> int:
     return int(bool(bad))
 
 
+def record(target: Path, part: dict[str, Any]) -> None:
+    """Put what a part has found into gpu.json and make gpu.md of it. What it found before stays where it was skipped now."""
+    path = target / "gpu.json"
+    parts = {one["name"]: one for one in json.loads(path.read_text())["parts"]} if path.exists() else {}
+    if not part["skipped"] or part["name"] not in parts:
+        parts[part["name"]] = part
+    rows = [parts[name] for name in NAMES if name in parts]
+    path.write_text(json.dumps({"parts": rows}, indent=1) + "\n")
+    (target / "gpu.md").write_text(page(rows))
+
+
 def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
     """Run one part in at most ``left_s``; return what it found, however it ended."""
     figures, own = folder / f"{name}.jsonl", folder / name
+    own.mkdir(parents=True)
     figures.touch()
-    own.mkdir()
     print(f"\n{name}", flush=True)
     about = (importlib.import_module(f"parts.{name}").__doc__ or "").splitlines()[0]
     if left_s < LEAST_S:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
@@ -47,8 +46,12 @@ def at_most(name: str, value: float, unit: str, limit: float, *, counts: bool, n
     )
 
 
-def page(facts: dict[str, str], parts: Iterable[dict[str, Any]]) -> str:
-    """Return docs/gpu.md: the machine, then each part with its figures, or why it was skipped."""
+def page(parts: list[dict[str, Any]]) -> str:
+    """Return docs/gpu.md: the machine, then each part with its figures, or why it was skipped.
+
+    The machine is that of the latest part; a part that was run on another one, or on another day, says so.
+    """
+    facts = max((part["machine"] for part in parts), key=lambda machine: str(machine["date"]))
     lines = [
         "# GPUs",
         "",
@@ -58,6 +61,8 @@ def page(facts: dict[str, str], parts: Iterable[dict[str, Any]]) -> str:
     lines += ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in facts.items()), ""]
     for part in parts:
         lines += [f"## {part['name']}", "", part["about"], ""]
+        if other := [f"{name} {value}" for name, value in part["machine"].items() if value != facts[name]]:
+            lines += [f"Run with: {', '.join(other)}.", ""]
         if part["skipped"]:
             lines += [f"Skipped: {part['skipped']}.", ""]
         if part["figures"]:

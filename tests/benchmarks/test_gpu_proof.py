@@ -32,6 +32,15 @@ def names() -> list[str]:
     return sorted(path.stem for path in (GPU / "parts").glob("[a-z]*.py"))
 
 
+def command() -> Any:
+    """The module that `make gpu` runs."""
+    spec = importlib.util.spec_from_file_location("gpu_main", GPU / "__main__.py")
+    assert spec is not None
+    main = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(main)  # type: ignore[union-attr]
+    return main
+
+
 def run(*words: str) -> tuple[int, str]:
     """Exit code and what was printed."""
     done = subprocess.run([sys.executable, str(GPU), *words], capture_output=True, text=True, timeout=400, check=False)
@@ -66,14 +75,48 @@ def test_a_part_that_nobody_knows_is_refused() -> None:
     assert "no part is called exakt; there are training, exact," in said
 
 
+def found(name: str, figures: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """What a part has found, as it is written."""
+    facts = {"GPUs": "H100", "date": "2026-11-27"}
+    return {
+        "name": name,
+        "about": f"{name}.",
+        "seconds": 3.2,
+        "machine": facts,
+        "figures": figures,
+        "skipped": "",
+        "error": "",
+        **more,
+    }
+
+
+def test_a_part_that_is_run_again_takes_its_own_place(proof: Any, tmp_path: Path) -> None:
+    """The other parts stay on the page, and those of another machine or day say so; a part that is skipped keeps what it found before."""
+    one, two = ([proof.figures.Figure("size", value).__dict__] for value in (1.25, 2.5))
+    later = {"GPUs": "H200", "date": "2026-11-28"}
+    main = command()
+    for part in (
+        found("steps", one),
+        found("saves", one),
+        found("steps", two, machine=later),
+        found("saves", [], machine=later, skipped="late"),
+    ):
+        main.record(tmp_path, part)
+    saves, steps = (tmp_path / "gpu.md").read_text().split("## ")[1:]
+
+    assert "| size | 1.25 |" in saves
+    assert "Run with: GPUs H100, date 2026-11-27." in saves
+    assert "| size | 2.5 |" in steps
+    assert "Run with" not in steps
+
+
 def test_a_goal_that_is_not_reached_and_a_part_that_fails_are_told(proof: Any) -> None:
     """The page marks the figure, keeps those found before the failure, and says what went wrong."""
     figures = [
         proof.figures.Figure("a save blocks", 0.5, "s", "at most 0.1 s", False).__dict__,
         proof.figures.holds("the fork server has no CUDA context", True).__dict__,
     ]
-    part = {"name": "saves", "about": "Saves.", "seconds": 3.2, "figures": figures, "skipped": "", "error": "it broke"}
-    page = proof.figures.page({"torch": "2.13.0"}, [part])
+    page = proof.figures.page([found("saves", figures, error="it broke")])
 
     assert "| a save blocks | 0.5 s | at most 0.1 s | **not reached** |" in page
     assert "| the fork server has no CUDA context | yes | yes |  |" in page
@@ -97,12 +140,8 @@ def test_what_a_part_found_before_it_ended_is_kept(
         fake.__dict__,
     )
     monkeypatch.setitem(sys.modules, "parts.fake", fake)
-    spec = importlib.util.spec_from_file_location("gpu_main", GPU / "__main__.py")
-    assert spec is not None
-    main: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(main)  # type: ignore[union-attr]
     figures = tmp_path / "figures"
 
-    assert main.alone("fake", figures, tmp_path) == code
+    assert command().alone("fake", figures, tmp_path) == code
     first, last = (json.loads(text) for text in figures.read_text().splitlines())
     assert (first["name"], first["value"], last) == ("size", 1.0, line)
