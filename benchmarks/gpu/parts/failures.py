@@ -23,7 +23,7 @@ EXPECTED = {
 """What is done to the last of two ranks, and the sentence for it."""
 ACT = {"timed_out": "absent"}
 """The function of faults.py, where it has another name."""
-SOON_S = {"absent": 40.0, "timed_out": 60.0}
+SOON_S = {"absent": 40.0, "timed_out": 40.0}
 """Of the others 10 s: nobody waits for a time-out."""
 LIMIT_S = 15.0
 """Of the collective that times out: NCCL's watchdog ends the rank that waits. Elsewhere the launcher sees the hang long before."""

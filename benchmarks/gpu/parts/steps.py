@@ -1,12 +1,14 @@
-"""A step's cost in the shared loop beside a plain DDP loop, at 1, 5 and 40 ms a step; how often each waits for the device."""
+"""A step's cost in the shared loop beside a plain DDP loop, at 1, 5 and 40 ms a step; how often each waits for the device, and for a batch."""
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
-from figures import Figure, holds
+import torch
+from figures import Figure, at_most, holds
 from machine import Machine
 from runs import ROOT
 
@@ -14,9 +16,12 @@ sys.path.append(str(ROOT / "benchmarks"))
 import step_overhead
 from step_overhead import Size
 
+from launcher.training.ddp.data import to_device
+
 STEP_MS = (1.0, 5.0, 40.0)
 GOAL_US = 30.0
 GOAL_PERCENT = 0.5
+BATCHES = 6
 BLOCKS_S = 6.0
 """For all blocks of one size."""
 
@@ -50,6 +55,33 @@ def run(machine: Machine) -> Iterator[Figure]:
             yield holds(
                 f"no wait for the device is added to a step of {step_ms:g} ms", waits["ours"] <= waits["plain"], note
             )
+    yield from _batch(machine)  # last: this process opens CUDA
+
+
+def _batch(machine: Machine) -> Iterator[Figure]:
+    """How long the host is busy with giving 64 images to a device that has other work to do."""
+    wait = torch.cuda.synchronize if machine.gpus else lambda: None
+    side = machine.pick(8192, 64)
+    matrix, images = torch.randn(side, side, device=machine.device), torch.randn(64, 3, 224, 224)
+    ways: dict[str, Callable[[], object]] = {
+        "by hand": lambda: images.to(machine.device, non_blocking=True),
+        "in the shared loop": lambda: to_device(images, machine.device),
+    }
+    for name, give in ways.items():
+        times = []
+        for _ in range(BATCHES):
+            wait()
+            for _ in range(4):
+                matrix @ matrix
+            began = time.perf_counter()
+            give()
+            given = time.perf_counter()
+            wait()
+            times.append((1000 * (given - began), 1000 * (time.perf_counter() - began)))
+        given_ms, busy_ms = (statistics.median(column) for column in zip(*times, strict=True))
+        counts = machine.gpus > 0 and name != "by hand"
+        note = f"median of {BATCHES}; the device has work for {busy_ms:.1f} ms"
+        yield at_most(f"38 MB given to a device at work {name}", given_ms, "ms", busy_ms / 2, counts=counts, note=note)
 
 
 def _plain_ms(size: Size) -> float:

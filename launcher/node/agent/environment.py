@@ -59,6 +59,10 @@ algorithms whose order of summation is fixed; by itself NCCL chooses by timing."
 _KEPT_COLLECTIVES = "2000"
 """Of torch's flight recorder, which tells who did not come to a collective. The default of torch 2.13; earlier it was 0 at times, off."""
 
+_DUMP_MS = "2500"
+"""What torch's watchdog gives the flight recorder's dump. It sleeps four times as long after every collective that failed, before it
+ends the process (ProcessGroupNCCL.cpp, Watchdog::runLoop): a minute by default, on all ranks."""
+
 
 def base_environment(
     environ: Mapping[str, str], spec: RunSpec, passed: Mapping[str, str], *, gloo_interface: str | None = None
@@ -74,6 +78,7 @@ def base_environment(
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in base:  # the older name; torch warns of it
         base.setdefault("TORCH_FR_BUFFER_SIZE", _KEPT_COLLECTIVES)
+    base.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", _DUMP_MS)
     if spec.deterministic:
         base = {**DETERMINISTIC, **base}
     if spec.interface:

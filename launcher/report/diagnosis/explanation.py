@@ -36,8 +36,11 @@ def who(root: Root, h: History) -> str:
         return (all_ranks(len(root.ranks)) if root.everybody else named_ranks(root.ranks)).capitalize()
     if root.rank is None:
         return f"A worker on {root.host}" if root.host else "A worker"
-    gpu = as_number(h.spec.get("gpus_per_node"))
-    place = [p for p in (root.host, f"GPU {root.local_rank}" if gpu and root.local_rank is not None else "") if p]
+    gpus = int(as_number(h.spec.get("gpus_per_node")) or 0)
+    # More ranks than GPUs share them in turns, as `choose_device` has it.
+    place = [
+        p for p in (root.host, f"GPU {root.local_rank % gpus}" if gpus and root.local_rank is not None else "") if p
+    ]
     return f"Rank {root.rank}" + (f" ({', '.join(place)})" if place else "")
 
 

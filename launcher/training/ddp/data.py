@@ -21,6 +21,8 @@ from launcher.frozen import frozen
 from launcher.training.ddp.loading import LOADING
 
 Collate = Callable[[list[Any]], Any] | None
+_PASSED_ON_AT_ONCE = 65536
+"""Bytes (CUDA, "API synchronization behavior": "a memory block of 64 KB or less")."""
 
 
 def derive_seed(*parts: int) -> int:
@@ -199,7 +201,7 @@ def fetch(dataset: Any, indices: list[int], collate: Collate = None) -> Any:
 def to_device(data: Any, device: torch.device) -> Any:
     """Return ``data`` with every tensor in it on ``device``."""
     if isinstance(data, torch.Tensor):
-        return data if data.device == device else data.to(device, non_blocking=True)
+        return data if data.device == device else _pinned(data, device).to(device, non_blocking=True)
     if isinstance(data, dict):
         return {key: to_device(value, device) for key, value in data.items()}
     if isinstance(data, tuple) and hasattr(data, "_fields"):
@@ -207,6 +209,17 @@ def to_device(data: Any, device: torch.device) -> Any:
     if isinstance(data, list | tuple):
         return type(data)(to_device(value, device) for value in data)
     return data
+
+
+def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a copy in memory that a GPU reads by itself; torch uses it again once that is done.
+
+    For other memory the host waits until the GPU has done all it was given (docs/gpu.md; CUDA, "API synchronization behavior": "the
+    driver may synchronize with the stream"). What is small is passed on at once, and quicker than through a copy.
+    """
+    if device.type != "cuda" or not tensor.is_cpu or tensor.layout != torch.strided:
+        return tensor
+    return tensor.pin_memory() if tensor.numel() * tensor.element_size() > _PASSED_ON_AT_ONCE else tensor
 
 
 class _Seeded(torch.utils.data.Dataset[Any]):

@@ -40,6 +40,7 @@ def test_what_is_read_at_import_is_in_the_base() -> None:
         "PYTHONHASHSEED": "5",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2500",
     }
 
 

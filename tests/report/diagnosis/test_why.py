@@ -96,6 +96,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: fails(training(p, gpus_per_node=2), ended(exit_code=1,
                         last_lines=["Traceback (most recent call last):", f"torch.cuda.OutOfMemoryError: {OOM_TEXT}"])),
         "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
+    "cuda oom on a gpu that ranks share": (
+        lambda p: fails(training(p, gpus_per_node=1), raised("torch.OutOfMemoryError", OOM_TEXT, kind="cuda_oom")),
+        "cuda_oom", "Rank 3 (node2, GPU 0) ran out of GPU memory at step 120."),
     "illegal memory on a gpu": (
         lambda p: fails(training(p, gpus_per_node=2), raised("torch.AcceleratorError", ILLEGAL, kind="cuda")),
         "cuda", "Rank 3 (node2, GPU 1) accessed illegal memory in a CUDA kernel at step 120."),

@@ -60,3 +60,29 @@ def test_a_thread_that_reads_ahead_keeps_nobody_waiting() -> None:
         thread.join()
 
     assert waited(ahead) == 0.0
+
+
+class _Pinning(torch.Tensor):
+    """Memory of a CPU, for which no driver is needed to pin it."""
+
+    def pin_memory(self, *_: Any) -> torch.Tensor:
+        return torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "device", "pinned"),
+    [(20_000, "cuda", True), (16_384, "cuda", False), (20_000, "cpu", False)],
+    ids=["large", "64 KB", "for a CPU"],
+)
+def test_a_gpu_reads_large_batches_from_pinned_memory(numbers: int, device: str, pinned: bool) -> None:
+    """From other memory the host would wait until the GPU has done all it was given; up to 64 KB it does not."""
+    tensor = torch.zeros(numbers).as_subclass(_Pinning)
+
+    assert (data._pinned(tensor, torch.device(device)) is not tensor) is pinned
+
+
+def test_sparse_tensors_are_given_as_they_are() -> None:
+    """They cannot be pinned."""
+    tensor = torch.zeros(20_000, 1).to_sparse()
+
+    assert data._pinned(tensor, torch.device("cuda")) is tensor
