@@ -1,7 +1,6 @@
 """ddp-launcher: multi-node PyTorch DDP on SLURM that survives what clusters do.
 
-``launcher.Worker``, ``launcher.Training`` and ``launcher.attach`` are loaded when first asked for: only the
-training floor imports torch.
+``Worker``, ``Training``, ``attach`` and ``load_checkpoint`` are loaded when first asked for: only the training floor imports torch.
 """
 
 from __future__ import annotations
@@ -10,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launcher.training.attach import attach
+    from launcher.training.checkpoint.load import load_checkpoint
     from launcher.training.task import Training
     from launcher.training.worker import Worker
 
 __version__ = "0.1.0"
-__all__ = ["Training", "Worker", "__version__", "attach"]
+__all__ = ["Training", "Worker", "__version__", "attach", "load_checkpoint"]
 
 _HOMES = {
     "Training": "launcher.training.task",
     "Worker": "launcher.training.worker",
     "attach": "launcher.training.attach",
+    "load_checkpoint": "launcher.training.checkpoint.load",
 }
 
 

@@ -13,6 +13,11 @@ UNORDERED = (
     "order than those of later steps"
 )
 """How the warning of a model begins whose buckets could not be brought into their final order."""
+NOT_ALIKE = (
+    "the ranks hold different weights although DistributedDataParallel keeps them equal: a checkpoint has those of rank 0, "
+    "and a resume gives them to all"
+)
+"""The warning of a large state that several ranks would have written."""
 UNRESTORED = (
     "random numbers do not continue from the checkpoint: loop over run.steps(), "
     "or call run.restore_rng() right before the first step"

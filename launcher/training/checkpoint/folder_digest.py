@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.digest import digest
+from launcher.training.checkpoint.load import load_rank
 
 
 def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
@@ -27,7 +28,7 @@ def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
         if Path(name).name == ".metadata":
             parts = _with_dcp(path, Path(name).parent, parts)
     if own:
-        generators = [write.load_rank(path / write.GENERATORS, rank) for rank in range(len(own))]
+        generators = [load_rank(path / write.GENERATORS, rank) for rank in range(len(own))]
         parts["rng"] = digest([parts.get("rng"), generators])
     return parts
 

@@ -14,7 +14,7 @@ import importlib.util
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
@@ -41,6 +41,15 @@ _FACTORIES: dict[str, Any] = {
     for kind in (bool, int, float, str, list, tuple, dict, set, frozenset, OrderedDict, Counter, deque)
 }
 """Classes that a stand-in names; what a defaultdict may fill itself with."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """In place of a tensor that the file of another rank holds."""
+
+    rank: int
+    number: int
+    """Of the tensor, in that file."""
 
 
 def is_stand_in(node: Any) -> bool:
@@ -102,6 +111,8 @@ def _described(node: Any, kind: Any) -> tuple[str, Any] | None:
         return name, vars(node)
     if kind is deque:
         return name, [list(node), node.maxlen]
+    if kind is Elsewhere:
+        return name, [node.rank, node.number]
     if kind in (set, frozenset):  # in one order, so that equal states have equal digests in all processes
         return name, sorted(node, key=lambda value: (type(value).__name__, repr(value)))
     if kind is defaultdict:

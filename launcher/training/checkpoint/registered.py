@@ -14,12 +14,12 @@ from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
-from launcher.training.checkpoint import distributed, readback, write
+from launcher.training.checkpoint import distributed, load, readback, write
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain
 from launcher.training.ddp.optimizers import bearer, parts
 from launcher.training.ddp.randomness import seed_rank, set_rng_state
-from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
+from launcher.training.ddp.wrapping import is_exact, note, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
@@ -55,7 +55,7 @@ class Registered:
         if not patiently(partial(exists, path / write.SHARED, path), path):
             self._generators = path / write.GENERATORS
             return
-        self.loaded = write.load_shared(path, self._unsafe)
+        self.loaded = load.load_shared(path, self._unsafe)
         if self.ranks_then == place.world_size:
             self._mine = self._of_rank(path, place.rank)
 
@@ -101,7 +101,7 @@ class Registered:
                     self.optimizers.append(part)
                     part.register_step_pre_hook(lambda *_: self._settle())
             for replica in replicas(thing):
-                self._watch(replica)
+                self._watch(note(replica))
                 if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
                     self._tell_unordered(f"run.register() could not change that: {why}")
 
@@ -135,7 +135,7 @@ class Registered:
         self._place.channel.send(WorkerWarning(text=text))
 
     def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
-        return write.load_rank(path, rank, self._unsafe)
+        return load.load_rank(path, rank, self._unsafe)
 
     def _tell_unordered(self, why: str) -> None:
         if self._place.rank == 0 and not self._told_unordered:

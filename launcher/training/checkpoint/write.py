@@ -1,8 +1,8 @@
 """The worker's side of a checkpoint: a snapshot at the boundary, the write behind it, one in flight.
 
-``state.pt`` (rank 0: everything the ranks share) and ``rank-00003.pt`` (each rank: its generators and partial sums) are
-plain ``torch.save`` files. They are written by a thread through a file object whose writes release the interpreter's lock
-and are hashed on the way. Only the leader commits: what lies in a ``tmp`` folder counts for nothing.
+``state.pt`` (rank 0: everything the ranks share) and ``rank-00003.pt`` (each rank: its generators and partial sums, and of a large
+state its share of what all hold alike) are plain ``torch.save`` files. They are written by a thread through a file object whose writes
+release the interpreter's lock, and are hashed on the way. Only the leader commits: what lies in a ``tmp`` folder counts for nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import pickle
-import re
 import threading
 import time
 from collections.abc import Callable, Container
@@ -25,22 +24,19 @@ from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerSaveBegun, WorkerSaveFailed, WorkerShard
-from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.training.checkpoint import readback
 from launcher.training.checkpoint.copies import Snapshot
 
 Parts = list[tuple[str, Any]]
 """The names of this rank's files and what goes into each."""
-Unsafe = Callable[[str], None] | None
-"""Called with a warning when a file was unpickled in full; None: no file may be."""
-_UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
-_NAMED = re.compile(r"attribute '([^']+)'")
 _UNSAVABLE = (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError)
 """What an object raises that cannot be pickled: another try would fail again."""
 SHARED = "state.pt"
 GENERATORS = "launcher"
 """The folder for each rank's random numbers, in a folder that user code fills."""
 FORMAT = 1
+FORMAT_IN_SHARES = 2
+"""Some tensors are in the files of other ranks (`shares`)."""
 
 
 def rank_file(rank: int) -> str:
@@ -228,48 +224,3 @@ def remove_files(tmp: Path, names: list[str]) -> None:
             os.unlink(tmp / name)
     with contextlib.suppress(OSError):
         os.rmdir(tmp)
-
-
-def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
-    """Load what all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
-    state = _load(path / SHARED, unsafe)
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {path} has a format that this version of the launcher cannot read")
-    return state
-
-
-def load_rank(path: Path, rank: int, unsafe: Unsafe = None) -> dict[str, Any]:
-    """Load one rank's own part. Raises CheckpointError."""
-    state = _load(path / rank_file(rank), unsafe)
-    if not isinstance(state, dict):
-        raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} does not hold the state of a rank")
-    return state
-
-
-def _load(file: Path, unsafe: Unsafe = None) -> Any:
-    try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError:
-        raise CheckpointError(f"checkpoint file {file} is missing") from None
-    except Exception as error:
-        held = isinstance(error, pickle.UnpicklingError) and _UNSAFE.search(str(error))
-        if not held:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CheckpointError(f"checkpoint file {file} cannot be loaded: {reason}") from error
-        if unsafe is None:
-            raise CheckpointError(
-                f"the checkpoint holds a {held[1]} and cannot be loaded safely; resubmit {UNSAFE_LOAD} loads it "
-                f"all the same, which runs any code that it holds: {file}",
-                lasting=True,
-            ) from error
-        unsafe(f"the checkpoint holds a {held[1]}: it was unpickled in full ({UNSAFE_LOAD}): {file}")
-    try:
-        return torch.load(file, map_location="cpu", weights_only=False, mmap=True)
-    except (AttributeError, ImportError) as error:
-        name = _NAMED.search(str(error))
-        what = f"the class {name[1]}" if name and isinstance(error, AttributeError) else "what it needs"
-        raise CheckpointError(
-            f"the checkpoint cannot be unpickled ({str(error).partition(chr(10))[0]}); define or import {what} before "
-            f"launcher.attach(), then resubmit {UNSAFE_LOAD_CODE}: {file}",
-            lasting=True,
-        ) from error

@@ -19,6 +19,7 @@ from launcher.frozen import field_values
 from launcher.run.spec import DdpSpec
 
 _pinned: WeakSet[DistributedDataParallel] = WeakSet()
+_known: WeakSet[DistributedDataParallel] = WeakSet()
 
 _PRIVATE = (
     (DistributedDataParallel, ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper")),
@@ -37,7 +38,7 @@ def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torc
     if not _can_pin():
         warnings.warn(f"{_HIDDEN}; resumes stay exact because find_unused_parameters is switched on", stacklevel=2)
         values["find_unused_parameters"], values["static_graph"] = True, False
-    ddp = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None, **values)
+    ddp = note(DistributedDataParallel(model, [device.index] if device.type == "cuda" else None, **values))
     pin(ddp)
     return ddp
 
@@ -50,6 +51,27 @@ def replicas(model: Any) -> list[DistributedDataParallel]:
     """Return every DDP that ``model`` is or holds: torch.compile and other libraries wrap it in modules of their own."""
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
+
+
+def note(ddp: DistributedDataParallel) -> DistributedDataParallel:
+    """Remember that this model is trained here; returns it."""
+    _known.add(ddp)
+    return ddp
+
+
+def alike_parameters(world_size: int) -> set[int]:
+    """Return the ids of the parameters that DDP keeps equal on all ranks.
+
+    A communication hook may reduce otherwise (torch's post_localSGD lets the ranks differ for a while), and a process group of fewer ranks
+    keeps equal what only these hold.
+    """
+    return {
+        id(parameter)
+        for ddp in _known
+        if not getattr(ddp, "_comm_hooks", None) and ddp.process_group.size() == world_size
+        for name, parameter in ddp.module.named_parameters()
+        if parameter.requires_grad and name not in ddp.parameters_to_ignore
+    }
 
 
 def is_exact(ddp: DistributedDataParallel) -> bool:

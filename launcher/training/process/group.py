@@ -31,13 +31,17 @@ def choose_device(place: WorkerPlace) -> torch.device:
     return device
 
 
+def round_store(limit: timedelta) -> TCPStore:
+    """Return a client of the round's store, which an agent serves: it outlives every process group."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=False, timeout=limit, wait_for_workers=False)
+
+
 def open_group(place: WorkerPlace, device: torch.device) -> None:
     """Start the process group. Raises StragglerError naming the ranks that did not arrive in time."""
     spec = place.spec
     init = timedelta(minutes=spec.init_timeout_min)
-    store = TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=init, wait_for_workers=False
-    )
+    store = round_store(init)
     # gloo and NCCL would wait for late ranks under the collectives' time-out. One key, set by the last rank to arrive,
     # costs every rank three requests, however many ranks there are.
     store.set(f"arrived/{place.rank}", "1")

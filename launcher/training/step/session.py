@@ -21,6 +21,7 @@ from launcher.run.worker_texts import UNRESTORED
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.registered import Registered
+from launcher.training.checkpoint.shares import Shares
 from launcher.training.ddp.data import Unit
 from launcher.training.ddp.loading import LOADING
 from launcher.training.ddp.randomness import rng_state, seed_rank
@@ -84,6 +85,7 @@ class Session:
         self._saved_at = 0
         self.folder_mode = 0o750 if place.spec.share == "group" else 0o700
         self.saver = write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode)
+        self.shares = Shares(place, lambda text: self.reporter.send(WorkerWarning(text=text)))
         self.registered = Registered(place, settle=self.saver.settle, watch=self.waits.watch)
         self._load()
 
@@ -136,21 +138,24 @@ class Session:
 
     def tree(self) -> list[tuple[str, Any]]:
         """Return everything that is saved, by file, as it is now and by reference."""
-        own = {
+        own: dict[str, Any] = {
             "rng": rng_state(),
             "partial": dict(self.partial),
             "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
+        self.shares.deal(self.position.step, self.registered.shared)
+        if share := self.shares.own:
+            own["share"] = share
         files: list[tuple[str, Any]] = [(write.rank_file(self.place.rank), own)]
         objects = self._shared_objects()
         if self.place.rank == 0:
             shared = {
-                "format": write.FORMAT,
+                "format": write.FORMAT_IN_SHARES if self.shares else write.FORMAT,
                 "position": dict(self.position.__dict__),
                 "world_size": self.place.world_size,
                 "seed": self.seed,
                 "notes": dict(self.notes),
-                "objects": objects,
+                "objects": self.shares.taken_out(objects),
             }
             files.insert(0, (write.SHARED, shared))
         return files

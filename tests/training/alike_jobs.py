@@ -1,0 +1,76 @@
+"""Loops whose state all ranks hold alike, in checkpoints that several ranks write although it is small."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.training.checkpoint import shares, write
+
+
+def trains(worker: Any, *, how: str = "wrap", steps: int = 6) -> None:
+    """Train a model with tied weights, a buffer and an average of its own; ``how``: what the ranks do otherwise."""
+    shares.SHARE_BYTES = 512  # type: ignore[misc]
+    shares._WAIT_S = 2.0  # type: ignore[misc]
+    torch.manual_seed(3)
+    model = Tied()
+    if how == "hook":
+        ddp: Any = torch.nn.parallel.DistributedDataParallel(model)
+        ddp.register_comm_hook(None, local)
+    else:
+        ddp = worker.wrap(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    alone = how == "rank 0 alone" and worker.rank > 0
+    worker.register(**({} if alone else {"model": ddp, "optimizer": optimizer}), average=average)
+    if how == "full disk" and worker.rank == 1:
+        fail_once(steps)
+    for step in worker.steps(steps):
+        random = torch.Generator().manual_seed(step * 10 + worker.rank)
+        model.seen += 1 + worker.rank  # a buffer that differs between the ranks
+        ddp(torch.randn(6, 8, generator=random)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update_parameters(model)
+        if how == "apart":
+            with torch.no_grad():
+                model.out.bias.add_(worker.rank)
+        worker.step()
+
+
+def local(_, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with classes
+    """Leave each rank its own gradients."""
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def fail_once(step: int) -> None:
+    """Have the first try to save at ``step`` fail."""
+    real, tries = write.write_file, []
+
+    def written(path: Path, value: Any, mode: int) -> dict[str, Any]:
+        if path.parent.name.endswith(f".{step}") and not tries:
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, value, mode)
+
+    write.write_file = written
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 5)
+        self.second.weight = self.first.weight
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One after the other."""
+        return self.out(self.second(self.first(x)).relu())

@@ -1,0 +1,125 @@
+"""Large states: each rank writes a share of what all hold alike; rank 0 writes everything where they might differ."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from crew import Crew, make_spec, run
+
+import launcher
+from launcher.errors import CheckpointError
+from launcher.run.spec import CheckpointSpec
+from launcher.run.worker_texts import NOT_ALIKE
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
+from launcher.training.checkpoint.load import load_shared
+from launcher.training.checkpoint.plain import is_stand_in
+from launcher.training.checkpoint.shares import dealt
+
+EVERY = CheckpointSpec(interval_steps=2, keep_last=1000)
+
+
+def trained(folder: Path, ranks: int, *, resume: Path | None = None, **params: Any) -> Crew:
+    """A run that saves at every second step."""
+    spec = make_spec(
+        folder, "alike_jobs:trains", ranks, kind="function", checkpoint=EVERY, params=params, deterministic=True
+    )
+    return run(spec, ranks, resume=resume)
+
+
+def elsewhere(checkpoint: Path) -> set[int]:
+    """The ranks that wrote a share of it."""
+    found: set[int] = set()
+
+    def look(node: Any) -> None:
+        if is_stand_in(node) and node["type"] == "Elsewhere":
+            found.add(node["value"][0])
+        for value in node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ():
+            look(value)
+
+    look(torch.load(checkpoint / "state.pt", weights_only=True))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_run_resumes_exactly_from_shares(tmp_path: Path, ranks: int) -> None:
+    """Every rank writes one; tied weights, buffers and an average of the user's own come back, also on another number of ranks."""
+    full = trained(tmp_path / "full", ranks)
+    middle = full.paths.checkpoint(2)
+    again = trained(tmp_path / "again", ranks, resume=middle)
+    other = trained(tmp_path / "other", 1, resume=middle)
+
+    assert elsewhere(middle) == set(range(1, ranks))
+    assert [step.name for step in again.committed] == [step.name for step in full.committed[1:]]
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+    assert len(other.committed) == 3 - 1
+
+
+def test_shares_hold_what_one_rank_would_have_written(tmp_path: Path) -> None:
+    """The same run with one writer ends with equal digests; a weight that has two names is one tensor."""
+    shared = trained(tmp_path / "shared", 2)
+    alone = trained(tmp_path / "alone", 2, how="rank 0 alone")
+    one, two = (load_shared(crew.committed[-1])["objects"] for crew in (shared, alone))
+
+    assert (elsewhere(shared.committed[-1]), elsewhere(alone.committed[-1])) == ({1}, set())
+    assert digest_checkpoint(shared.committed[-1]) == digest_checkpoint(alone.committed[-1])
+    assert one["model"]["first.weight"].data_ptr() == one["model"]["second.weight"].data_ptr()
+    assert two["optimizer"].keys() == one["optimizer"].keys()
+
+
+@pytest.mark.parametrize(("how", "warned"), [("apart", [NOT_ALIKE]), ("hook", []), ("rank 0 alone", [])])
+def test_rank_0_writes_everything_where_ranks_may_differ(tmp_path: Path, how: str, warned: list[str]) -> None:
+    """Weights that a user has changed on one rank are found, and told once; a communication hook may leave them apart; a rank that
+    registered nothing is not waited for again."""
+    crew = trained(tmp_path / "run", 2, how=how)
+
+    assert [elsewhere(path) for path in crew.committed] == [set()] * 3
+    assert [values["text"] for _, values in crew.seen if values.get("type") == "warning"] == warned
+
+
+def test_a_last_save_that_is_tried_again_has_the_same_shares(tmp_path: Path) -> None:
+    """The disk is full on rank 1 alone: rank 0 has written its part, which names the share that rank 1 then writes."""
+    full = trained(tmp_path / "full", 2)
+    crew = trained(tmp_path / "run", 2, how="full disk")
+
+    assert any(values.get("type") == "save_failed" for _, values in crew.seen)
+    assert elsewhere(crew.committed[-1]) == {1}
+    assert digest_checkpoint(crew.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+def test_the_heaps_weigh_nearly_the_same() -> None:
+    """No heap is heavier than another by more than the lightest of its pieces; the same on every rank."""
+    sizes = [7, 1, 1, 9, 3, 3, 2, 8, 5, 5, 4]
+    owners = dealt(sizes, 4)
+    heaps = [[size for size, owner in zip(sizes, owners, strict=True) if owner == number] for number in range(4)]
+
+    assert sum(map(sum, heaps)) == sum(sizes)
+    assert max(map(sum, heaps)) - min(map(sum, heaps)) <= min(max(heaps, key=sum))
+    assert dealt(sizes, 4) == owners
+
+
+def test_a_share_that_is_missing_is_told(tmp_path: Path) -> None:
+    """A rank's file that is gone, or holds another share: one sentence, no tensor made up."""
+    path = trained(tmp_path / "run", 2).committed[-1]
+    rank = path / "rank-00001.pt"
+    held = torch.load(rank, weights_only=True)
+    del held["share"]
+    os.unlink(rank)
+    with pytest.raises(CheckpointError, match=r"rank-00001\.pt is missing"):
+        load_shared(path)
+    torch.save(held, rank)
+    with pytest.raises(CheckpointError, match="lacks a tensor that the file of another rank should hold"):
+        load_shared(path)
+
+
+def test_a_checkpoint_is_loaded_elsewhere(tmp_path: Path) -> None:
+    """`launcher.load_checkpoint` gives what `register` was given, by name, wherever its parts lie."""
+    crew = trained(tmp_path / "run", 2)
+    state = launcher.load_checkpoint(crew.committed[-1])
+
+    assert set(state) == {"model", "optimizer", "average"}
+    assert state["model"]["out.weight"].shape == (5, 8)
+    assert float(state["model"]["seen"]) == 6.0  # of rank 0
