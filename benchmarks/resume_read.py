@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from checkpoint import build, tree
 
-from launcher.training.checkpoint import load, write
+from launcher.training.checkpoint import read, write
 
 
 def forget() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
             lone_s = plain(path)
             forget()
             began = time.perf_counter()
-            state = load.load_shared(folder)
+            state = read.load_shared(folder)
             for kept in state["model"].values():
                 room[: kept.numel()].copy_(kept.view(-1))
             for moments in state["optimizer"]["state"].values():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launcher.training.attach import attach
-    from launcher.training.checkpoint.load import load_checkpoint
+    from launcher.training.checkpoint.read import load_checkpoint
     from launcher.training.task import Training
     from launcher.training.worker import Worker
 
@@ -20,7 +20,7 @@ _HOMES = {
     "Training": "launcher.training.task",
     "Worker": "launcher.training.worker",
     "attach": "launcher.training.attach",
-    "load_checkpoint": "launcher.training.checkpoint.load",
+    "load_checkpoint": "launcher.training.checkpoint.read",
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from launcher.run.paths import RunPaths
-from launcher.training.checkpoint.load import load_shared
+from launcher.training.checkpoint.read import load_shared
 
 STEPS = 100
 """Of an epoch of the first test: at 0.3 s each, three commands come in time on a machine ten times slower than usual."""

@@ -36,7 +36,7 @@ from launcher.run.message_lines import Channel, decode_lines, encode
 from launcher.run.messages import ToWorker, WorkerShard
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.training.checkpoint.load import load_rank, load_shared
+from launcher.training.checkpoint.read import load_rank, load_shared
 from launcher.training.checkpoint.write import CheckpointWriter, rank_file
 
 WORLD = 2

@@ -11,7 +11,7 @@ from crew import Crew, make_spec, run
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
-from launcher.training.checkpoint.load import load_rank
+from launcher.training.checkpoint.read import load_rank
 
 EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
 SELDOM = CheckpointSpec(interval_min=1000)

@@ -11,7 +11,7 @@ from figures import Figure, holds
 from machine import Machine
 from runs import JOBS, Run
 
-from launcher.training.checkpoint import load
+from launcher.training.checkpoint import read
 
 STEPS, SAVE_EVERY = 60, 10
 VARIANTS = ("plain", "amp", "accumulated", "compiled", "graphed")
@@ -69,6 +69,6 @@ def _apart(machine: Machine) -> float:
     weights = []
     for one in runs:
         one.end()
-        state = load.load_shared(one.paths.root / one.checkpoint())["objects"]["model"]
+        state = read.load_shared(one.paths.root / one.checkpoint())["objects"]["model"]
         weights.append(torch.cat([value.flatten().double() for value in state.values()]))
     return float((weights[0] - weights[1]).abs().max())

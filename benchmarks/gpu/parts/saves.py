@@ -18,7 +18,7 @@ from figures import Figure, at_most, holds
 from machine import Machine
 
 from launcher.run.message_lines import Channel
-from launcher.training.checkpoint.load import load_shared
+from launcher.training.checkpoint.read import load_shared
 from launcher.training.checkpoint.write import SHARED, CheckpointWriter
 
 GB = 10**9

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.run.asking import exists
 from launcher.run.manifest import read_manifest
-from launcher.training.checkpoint import load, write
+from launcher.training.checkpoint import read, write
 from launcher.training.checkpoint.digest import digest
 
 
@@ -26,8 +26,8 @@ def digest_checkpoint(path: Path) -> dict[str, str]:
 
         parts = folder_digest.of_folder(path, {str(file["name"]): str(file["hash"]) for file in manifest["files"]})
         return {**parts, "all": digest(parts)}
-    shared = load.load_shared(path)
-    ranks = [load.load_rank(path, rank) for rank in range(int(shared["world_size"]))]
+    shared = read.load_shared(path)
+    ranks = [read.load_rank(path, rank) for rank in range(int(shared["world_size"]))]
     position = dict(shared["position"])
     parts = {name: digest(state) for name, state in shared["objects"].items()}
     parts["rng"] = digest([rank["rng"] for rank in ranks])

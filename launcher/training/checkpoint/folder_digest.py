@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.digest import digest
-from launcher.training.checkpoint.load import load_rank
+from launcher.training.checkpoint.read import load_rank
 
 
 def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
-from launcher.training.checkpoint import distributed, load, readback, write
+from launcher.training.checkpoint import distributed, read, readback, write
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain
 from launcher.training.ddp.optimizers import bearer, parts
@@ -55,7 +55,7 @@ class Registered:
         if not patiently(partial(exists, path / write.SHARED, path), path):
             self._generators = path / write.GENERATORS
             return
-        self.loaded = load.load_shared(path, self._unsafe)
+        self.loaded = read.load_shared(path, self._unsafe)
         if self.ranks_then == place.world_size:
             self._mine = self._of_rank(path, place.rank)
 
@@ -135,7 +135,7 @@ class Registered:
         self._place.channel.send(WorkerWarning(text=text))
 
     def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
-        return load.load_rank(path, rank, self._unsafe)
+        return read.load_rank(path, rank, self._unsafe)
 
     def _tell_unordered(self, why: str) -> None:
         if self._place.rank == 0 and not self._told_unordered:

@@ -19,7 +19,7 @@ from crew import Crew, make_spec, run, script_spec
 
 from launcher.errors import CheckpointError
 from launcher.run.spec import CheckpointSpec
-from launcher.training.checkpoint import load, readback, write
+from launcher.training.checkpoint import read, readback, write
 from launcher.training.checkpoint.copies import Snapshot
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain, to_plain
@@ -64,7 +64,7 @@ def test_every_type_is_resumed_in_a_new_process(tmp_path: Path, kind: str) -> No
         log = (tmp_path / "again" / f"rank-{rank}.log").read_text()
         assert log.splitlines() == ["shared came back: True True []", "own came back: True True []"], log
     full, again = (end.paths.checkpoint(3) for end in ends)
-    assert digest(load.load_shared(full)) == digest(load.load_shared(again))
+    assert digest(read.load_shared(full)) == digest(read.load_shared(again))
     assert not [w for end in ends for w in end.warned()]
 
 

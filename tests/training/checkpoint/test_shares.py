@@ -15,8 +15,8 @@ from launcher.errors import CheckpointError
 from launcher.run.spec import CheckpointSpec
 from launcher.run.worker_texts import NOT_ALIKE
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
-from launcher.training.checkpoint.load import load_shared
 from launcher.training.checkpoint.plain import is_stand_in
+from launcher.training.checkpoint.read import load_shared
 from launcher.training.checkpoint.shares import dealt
 
 EVERY = CheckpointSpec(interval_steps=2, keep_last=1000)

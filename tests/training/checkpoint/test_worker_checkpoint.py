@@ -20,7 +20,7 @@ from launcher.run.manifest import hash_file, why_damaged
 from launcher.run.message_lines import Channel, decode_lines
 from launcher.run.messages import FromWorker, WorkerSaveFailed
 from launcher.run.spec import CheckpointSpec
-from launcher.training.checkpoint import load, write
+from launcher.training.checkpoint import read, write
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.checkpoint.copies import Reference, Snapshot
 from launcher.training.checkpoint.digest import digest
@@ -226,13 +226,13 @@ def test_a_worker_killed_in_a_save_tells_nobody_of_it(tmp_path: Path) -> None:
 def test_errors_of_loading_are_one_sentence(tmp_path: Path) -> None:
     """A missing, a damaged and a foreign file each raise CheckpointError that names the file."""
     with pytest.raises(CheckpointError, match=r"state\.pt is missing"):
-        load.load_shared(tmp_path)
+        read.load_shared(tmp_path)
     (tmp_path / "state.pt").write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match=r"state\.pt cannot be loaded"):
-        load.load_shared(tmp_path)
+        read.load_shared(tmp_path)
     torch.save({"epoch": 1}, tmp_path / "state.pt")
     with pytest.raises(CheckpointError, match="has a format that this version"):
-        load.load_shared(tmp_path)
+        read.load_shared(tmp_path)
 
 
 def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
     torch.save(_Evil(tmp_path / "ran"), tmp_path / "state.pt")
 
     with pytest.raises(CheckpointError):
-        load.load_shared(tmp_path)
+        read.load_shared(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 

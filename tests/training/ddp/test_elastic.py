@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.training.checkpoint.load import load_shared
+from launcher.training.checkpoint.read import load_shared
 from launcher.training.ddp.data import Plan, derive_seed, split
 
 SELDOM = CheckpointSpec(interval_min=1000)
