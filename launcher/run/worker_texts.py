@@ -18,6 +18,11 @@ NOT_ALIKE = (
     "and a resume gives them to all"
 )
 """The warning of a large state that several ranks would have written."""
+NOT_TOGETHER = (
+    "rank 0 writes the whole state from now on: a rank that writes a share came to three saves in a row more than ten seconds "
+    "later than rank 0"
+)
+"""The warning of a large state whose writers do not come to a save together."""
 UNRESTORED = (
     "random numbers do not continue from the checkpoint: loop over run.steps(), "
     "or call run.restore_rng() right before the first step"

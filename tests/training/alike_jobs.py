@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,11 @@ def trains(worker: Any, *, how: str = "wrap", steps: int = 6) -> None:
     average = torch.optim.swa_utils.AveragedModel(model)
     alone = how == "rank 0 alone" and worker.rank > 0
     worker.register(**({} if alone else {"model": ddp, "optimizer": optimizer}), average=average)
-    if how == "full disk" and worker.rank == 1:
+    if how == "held":
+        worker.register(held=Holder(model))
+    if how == "no store":
+        os.environ["MASTER_PORT"] = "1"
+    if how.startswith("full disk") and worker.rank == 1:
         fail_once(steps)
     for step in worker.steps(steps):
         random = torch.Generator().manual_seed(step * 10 + worker.rank)
@@ -39,6 +45,26 @@ def trains(worker: Any, *, how: str = "wrap", steps: int = 6) -> None:
             with torch.no_grad():
                 model.out.bias.add_(worker.rank)
         worker.step()
+    if how == "full disk, then changed":
+        with torch.no_grad():
+            model.out.weight.fill_(7.0)
+
+
+def changes_at_its_end(worker: Any, *, ranks: list[int]) -> None:
+    """A loop over `batches`, after which these ranks change their weights."""
+    shares.SHARE_BYTES = 512  # type: ignore[misc]
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(128, 256), torch.nn.Linear(256, 128)
+    )  # large enough to be held by reference
+    ddp = worker.wrap(model)
+    worker.register(model=ddp)
+    for batch in worker.batches(torch.utils.data.TensorDataset(torch.randn(16, 128)), 4):
+        ddp(batch[0]).sum().backward()
+    if worker.rank in ranks:
+        with torch.no_grad():
+            for value in model.parameters():
+                value.fill_(7.0)
 
 
 def local(_, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with classes
@@ -46,6 +72,21 @@ def local(_, bucket):  # type: ignore[no-untyped-def]  # torch compares annotati
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
+
+
+class Holder:
+    """The user's own: a state that holds the model's, in a dict of another type."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        """By reference."""
+        return defaultdict(dict, inner=self.model.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """In place."""
+        self.model.load_state_dict(state["inner"])
 
 
 def fail_once(step: int) -> None:

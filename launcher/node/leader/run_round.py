@@ -190,7 +190,7 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
     saver = board.saver
     if saver.is_committing(last) or (saver.proof is not None and saver.proof.pending):
         return None
-    if saver.is_committed(last) or not (round_.unsaved or saver.uncommitted == last):
+    if saver.is_committed(last) or not (round_.unsaved or last in (saver.uncommitted, saver.failed_step)):
         return Evidence(Kind.DONE, "every rank has finished")
     return caused(
         Kind.LAST_SAVE, f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"

@@ -87,6 +87,8 @@ class Saver:
     last_error: str = ""
     permanent: int = 0
     """Saves in a row that failed for a reason that another try does not remove."""
+    failed_step: int | None = None
+    """The latest step of which a rank could not write its part."""
     uncommitted: int | None = None
     """The step whose parts are all there and could not be committed."""
     proof: Proof | None = None
@@ -281,7 +283,7 @@ class Saver:
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
-        self.failures, save.failed = self.failures + 1, True
+        self.failures, save.failed, self.failed_step = self.failures + 1, True, save.step
         self.last_error = error
         self.history.event("save_failed", step=save.step, error=error, errno_name=errno.errorcode.get(number or 0))
         if not keep:

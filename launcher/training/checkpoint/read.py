@@ -29,7 +29,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     Tensors are on the CPU and mapped from the files. Classes of your own in a state must be imported before. What was registered
     with ``per_rank=True`` is not in it. Raises CheckpointError.
     """
-    return {name: from_plain(state) for name, state in load_shared(Path(path))["objects"].items()}
+    objects = load_shared(Path(path))["objects"]
+    try:
+        return {name: from_plain(state) for name, state in objects.items()}
+    except Exception as error:  # of any kind: a stand-in that does not fit, a class that is not imported
+        raise CheckpointError(f"checkpoint {path} cannot be loaded: {error}") from error
 
 
 def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
@@ -41,7 +45,7 @@ def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
         share = functools.cache(lambda rank: load_rank(path, rank, unsafe)["share"])
         try:
             state["objects"] = put_back(state["objects"], share)
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, TypeError, ValueError):
             raise CheckpointError(
                 f"checkpoint {path} lacks a tensor that the file of another rank should hold"
             ) from None

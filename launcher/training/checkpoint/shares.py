@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import functools
 import heapq
+import operator
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.optim import Optimizer
 
-from launcher.run.worker_texts import NOT_ALIKE
+from launcher.frozen import frozen
+from launcher.run.worker_texts import NOT_ALIKE, NOT_TOGETHER
 from launcher.training.checkpoint.plain import Elsewhere, is_stand_in, like, map_leaves
 from launcher.training.ddp.wrapping import alike_parameters
 from launcher.training.process.group import round_store
@@ -33,11 +35,15 @@ _MOST = 64
 """Shares of a checkpoint: at a resume every rank opens the file of each."""
 _WAIT_S = 10.0
 """Ranks that train together come to a save within moments of each other."""
+_POLL_S = 0.002
+_MOST_LATE = 3
 _CLOSED = "shares/closed"
+_SAMPLES = 64
+"""Numbers of each tensor that are compared."""
 
 
 class Shares:
-    """Which rank writes which tensor of the registered state at the present step.
+    """Finds out at each save which rank writes which tensor.
 
     The others tell rank 0 which share they write, and a checksum of what they hold, through the round's store; rank 0 waits for them, and
     writes everything itself where one differs or does not come. So no rank can be left waiting in a collective.
@@ -45,83 +51,98 @@ class Shares:
 
     def __init__(self, place: WorkerPlace, warn: Callable[[str], None]) -> None:
         self._place, self._rank, self._warn = place, place.rank, warn
-        self._step = -1
-        self._tensors: list[torch.Tensor] = []
-        self._owners: list[int] = []
+        self._late = 0
+        """Saves in a row for which a rank came late."""
         self._closed = False
 
-    def deal(self, step: int, things: dict[str, Any]) -> None:
-        """Deal what ``things`` hold alike at ``step``, where it is large; a second call at a step changes nothing."""
-        if step == self._step:
-            return
-        self._step, self._tensors, self._owners = step, [], []
-        ranks = self._place.world_size
-        if self._closed or ranks == 1 or self._place.paths is None:
-            return
-        tensors = list(_alike(things, ranks))
-        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        count = min(ranks, _MOST, -(-sum(sizes) // SHARE_BYTES))
-        if count < 2:
-            return
-        owners = [number * ranks // count for number in dealt(sizes, count)]
-        told = f"{self._place.tmp(step).name} {_checksum(tensors)}"
+    def deal(self, step: int, things: dict[str, Any]) -> Dealt | None:
+        """Deal what ``things`` hold alike at ``step``; None where it is small, or this rank has nothing to do with it."""
+        if self._closed or self._place.world_size == 1 or self._place.paths is None:
+            return None
         try:
-            agreed = self._agree(told, sorted({*owners} - {0}))
-        except RuntimeError:  # torch's own, of a store that cannot be reached
-            agreed = False
-        if agreed:
-            self._tensors, self._owners = tensors, owners
+            return self._dealt(self._place.tmp(step).name, list(_alike(things, self._place.world_size)))
+        except (
+            Exception
+        ):  # of any kind, from torch or from an optimizer of the user's: no save fails for what makes it quicker alone
+            self._closed = True
+            return None
 
-    def _agree(self, told: str, others: list[int]) -> bool:
-        store = self._store
-        if self._rank != 0:
-            self._closed = store.check([_CLOSED])
-            if self._closed or self._rank not in others:
-                return False
-            store.set(f"shares/{self._rank}", told)
-            return True
-        names, end, found = [f"shares/{rank}" for rank in others], time.monotonic() + _WAIT_S, [b""]
+    def _dealt(self, save: str, tensors: list[torch.Tensor]) -> Dealt | None:
+        ranks = self._place.world_size
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+        count = min(ranks, _MOST, len(tensors), -(-sum(sizes) // SHARE_BYTES))
+        if count < 2:
+            return None
+        owners = [number * ranks // count for number in dealt(sizes, count)]
+        if self._rank not in owners:
+            return None
+        told = f"{save} {_checksum(tensors)}"
+        agreed = self._tell(told) if self._rank else self._hear(told, save, sorted({*owners} - {0}))
+        return Dealt(self._rank, tensors, owners) if agreed else None
+
+    def _tell(self, told: str) -> bool:
+        self._closed = self._store.check([_CLOSED])
+        if not self._closed:
+            self._store.set(f"shares/{self._rank}", told)
+        return not self._closed
+
+    def _hear(self, told: str, save: str, others: list[int]) -> bool:
+        names, end = [f"shares/{rank}" for rank in others], time.monotonic() + _WAIT_S
+        heard = [""]
         with contextlib.suppress(dist.DistStoreError):
-            store.wait(names, datetime.timedelta(seconds=_WAIT_S))
-            while not all(map(_of_this_save(told), found)) and time.monotonic() < end:
-                found = store.multi_get(names)
-        if {*found} == {told.encode()}:
+            self._store.wait(names, datetime.timedelta(seconds=_WAIT_S))
+            while not all(text.startswith(f"{save} ") for text in heard) and time.monotonic() < end:
+                time.sleep(_POLL_S)
+                heard = [value.decode() for value in self._store.multi_get(names)]
+        if {*heard} == {told}:
+            self._late = 0
             return True
-        self._closed = True
-        store.set(_CLOSED, "1")
-        if all(map(_of_this_save(told), found)):
-            self._warn(NOT_ALIKE)
+        self._late += 1
+        differ = all(text.startswith(f"{save} ") for text in heard)
+        if differ or self._late == _MOST_LATE:
+            self._closed = True
+            self._store.set(_CLOSED, "1")
+            self._warn(NOT_ALIKE if differ else NOT_TOGETHER)
         return False
 
     @functools.cached_property
     def _store(self) -> PrefixStore:
         return PrefixStore("launcher", round_store(datetime.timedelta(seconds=_WAIT_S)))
 
+
+@frozen
+class Dealt:
+    """The shares of one save, as one of their writers sees them."""
+
+    rank: int
+    tensors: list[torch.Tensor]
+    owners: list[int]
+    """Of each tensor the rank that writes it."""
+
     @property
     def own(self) -> dict[int, torch.Tensor]:
         """This rank's share by number; rank 0 has its own where it belongs."""
-        if self._rank == 0:
-            return {}
-        pairs = enumerate(zip(self._owners, self._tensors, strict=True))
-        return {number: tensor.detach() for number, (owner, tensor) in pairs if owner == self._rank}
+        pairs = enumerate(zip(self.owners, self.tensors, strict=True))
+        return {number: tensor.detach() for number, (owner, tensor) in pairs if owner == self.rank != 0}
 
     def taken_out(self, objects: Any) -> Any:
         """Return the state of rank 0 without what others write."""
-        pairs = enumerate(zip(self._owners, self._tensors, strict=True))
+        pairs = enumerate(zip(self.owners, self.tensors, strict=True))
         others = {_identity(tensor): Elsewhere(owner, number) for number, (owner, tensor) in pairs if owner}
-        if not others:
-            return objects
         return map_leaves(objects, lambda leaf, _: others.get(_identity(leaf), leaf) if _is_plain(leaf) else leaf)
-
-    def __bool__(self) -> bool:
-        """Whether anything is dealt at the present step."""
-        return bool(self._tensors)
 
 
 def put_back(node: Any, share: Callable[[int], dict[int, Any]]) -> Any:
-    """Return the state that `Shares.taken_out` was given; ``share`` gives a rank's own. Raises KeyError where one lacks a tensor."""
+    """Return the state that `Dealt.taken_out` was given; ``share`` gives a rank's own.
+
+    Raises KeyError where that lacks a tensor, TypeError or ValueError where a file names no rank.
+    """
     if is_stand_in(node):
-        return share(node["value"][0])[node["value"][1]] if node["type"] == Elsewhere.__name__ else node
+        if node["type"] == Elsewhere.__name__:
+            rank, number = node["value"]
+            return share(operator.index(rank))[number]
+        node["value"] = put_back(node["value"], share)
+        return node
     if isinstance(node, dict):
         return like(node, {key: put_back(value, share) for key, value in node.items()})
     if type(node) in (list, tuple):
@@ -155,7 +176,9 @@ def _held(thing: Any, equal: set[int]) -> Iterator[torch.Tensor]:
         yield from (parameter for parameter in thing.parameters() if id(parameter) in equal)
     elif isinstance(thing, Optimizer) and type(thing).state_dict is Optimizer.state_dict:
         for parameter in (one for group in thing.param_groups for one in group["params"] if id(one) in equal):
-            state = thing.state.get(parameter, {})
+            state = thing.state.get(parameter)
+            if not isinstance(state, dict):
+                continue
             yield from (
                 state[key] for key in sorted(state, key=str) if getattr(state[key], "shape", None) == parameter.shape
             )
@@ -177,15 +200,13 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _checksum(tensors: list[torch.Tensor]) -> int:
-    """Return a checksum of the tensors' shapes and of one number of each: where training differs, nearly all numbers do."""
+    """Return a checksum of the tensors' shapes and of some numbers of each: where training differs, nearly all numbers do."""
     samples: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:
-        middle = tensor.detach()[tuple(side // 2 for side in tensor.shape)]
-        samples.setdefault((tensor.dtype, tensor.device.type), []).append(middle)
-    numbers = [torch.stack(alike).double().tolist() for alike in samples.values()]
-    return zlib.crc32(repr([[(tuple(t.shape), t.dtype) for t in tensors], numbers]).encode())
-
-
-def _of_this_save(told: str) -> Callable[[bytes], bool]:
-    """Return what tells whether another rank speaks of the same save."""
-    return lambda other: other.split()[:1] == told.encode().split()[:1]
+        # In their order in memory: `_can_be_dealt` has seen that it holds nothing else.
+        flat = torch.as_strided(tensor.detach(), (tensor.numel(),), (1,))
+        samples.setdefault((tensor.dtype, tensor.device), []).append(flat[:: max(1, len(flat) // _SAMPLES)])
+    value = zlib.crc32(repr([(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in tensors]).encode())
+    for alike in samples.values():
+        value = zlib.crc32(torch.cat(alike).cpu().view(torch.uint8).numpy().tobytes(), value)
+    return value

@@ -90,6 +90,8 @@ class CheckpointWriter:
         self._snapshot = Snapshot(device)
         self._folder_mode = folder_mode
         self._thread: threading.Thread | None = None
+        self._held: tuple[int, Path, Parts, dict[str, Any]] | None = None
+        """What the newest save writes; None where it could not be copied."""
         self._blocked_s = 0.0
         self.torn = False
         """A tensor was written to before its late copy was made: no tensor is copied late any more."""
@@ -118,6 +120,7 @@ class CheckpointWriter:
         began = time.perf_counter()
         self.drain()
         self._channel.send(WorkerSaveBegun(step=step))
+        self._held = None
         held = parts()
         if copy:
             try:
@@ -126,9 +129,19 @@ class CheckpointWriter:
                 self._lose(step, tmp, held, _named(held, error))
                 return
         self._blocked_s = time.perf_counter() - began
-        args = (step, tmp, held, meta)
-        self._thread = threading.Thread(target=self._write, args=args, name="launcher-save", daemon=True)
+        self._held = (step, tmp, held, meta)
+        self._thread = threading.Thread(target=self._write, args=self._held, name="launcher-save", daemon=True)
         self._thread.start()
+
+    def again(self) -> bool:
+        """Write once more what the newest save could not write, as it was then; return whether that is durable now."""
+        self.drain()
+        if self._held is None:
+            return False
+        step = self._held[0]
+        self._channel.send(WorkerSaveBegun(step=step))
+        self._write(*self._held)
+        return self.saved_step == step
 
     def settle(self) -> None:
         """Make the copies that a save in flight still needs, before anything is changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from launcher.run.worker_texts import UNRESTORED
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.registered import Registered
-from launcher.training.checkpoint.shares import Shares
+from launcher.training.checkpoint.shares import Dealt, Shares
 from launcher.training.ddp.data import Unit
 from launcher.training.ddp.loading import LOADING
 from launcher.training.ddp.randomness import rng_state, seed_rank
@@ -83,6 +84,8 @@ class Session:
         self._gathered: tuple[int, dict[str, Any]] = (-1, {})
         """The step whose distributed state was gathered last, and that: a save that is tried again meets no other rank."""
         self._saved_at = 0
+        self._ending = False
+        """All work is done."""
         self.folder_mode = 0o750 if place.spec.share == "group" else 0o700
         self.saver = write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode)
         self.shares = Shares(place, lambda text: self.reporter.send(WorkerWarning(text=text)))
@@ -136,26 +139,25 @@ class Session:
         self.phase("train")
         self._progress(last=True)
 
-    def tree(self) -> list[tuple[str, Any]]:
-        """Return everything that is saved, by file, as it is now and by reference."""
+    def tree(self, dealt: Dealt | None = None) -> list[tuple[str, Any]]:
+        """Return everything that is saved, by file, as it is now and by reference; of what is ``dealt`` this rank's share."""
         own: dict[str, Any] = {
             "rng": rng_state(),
             "partial": dict(self.partial),
             "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
-        self.shares.deal(self.position.step, self.registered.shared)
-        if share := self.shares.own:
-            own["share"] = share
+        if dealt is not None and dealt.own:
+            own["share"] = dealt.own
         files: list[tuple[str, Any]] = [(write.rank_file(self.place.rank), own)]
         objects = self._shared_objects()
         if self.place.rank == 0:
             shared = {
-                "format": write.FORMAT_IN_SHARES if self.shares else write.FORMAT,
+                "format": write.FORMAT if dealt is None else write.FORMAT_IN_SHARES,
                 "position": dict(self.position.__dict__),
                 "world_size": self.place.world_size,
                 "seed": self.seed,
                 "notes": dict(self.notes),
-                "objects": self.shares.taken_out(objects),
+                "objects": objects if dealt is None else dealt.taken_out(objects),
             }
             files.insert(0, (write.SHARED, shared))
         return files
@@ -317,7 +319,9 @@ class Session:
             self.reporter.send(WorkerSaveFailed(step=self.position.step, error=text, errno=None))
             return
         self._saved_at = self.position.step
-        parts = self.tree if gap is None else lambda: gap.tree
+        # Beyond the last step rank 0 writes everything: what user code then changes on one rank must not come from two.
+        dealt = self.shares.deal(self._saved_at, self.registered.shared) if gap is None and not self._ending else None
+        parts = partial(self.tree, dealt) if gap is None else lambda: gap.tree
         late = self._late() if copy and gap is None else set()
         at = self.position
         meta = {**self._progress_values(), "step": at.step, "consumed": at.consumed, "t": time.time()}
@@ -362,6 +366,7 @@ class Session:
     def finish(self) -> None:
         """Save the last checkpoint, then report that all work is done."""
         self._progress(last=True)
+        self._ending = True
         saved = True
         if self._gap is not None and (self.registered.has_parts or not self._gap.intact):
             # The end of all work: what its last lines changed belongs to the result. Copies of parts do not show a change.
@@ -374,11 +379,15 @@ class Session:
 
     def _save_last(self, tmp: Path) -> bool:
         self.saver.last = True
-        for wait_s in _LAST_TRIES_S:
+        step = self.position.step
+        for number, wait_s in enumerate(_LAST_TRIES_S):
             time.sleep(wait_s)
-            if self.save_and_wait(tmp):
+            if step in self.gate.lost:  # no rank's part is there any more
+                self.gate.lost.discard(step)
+                self._saved_at = self.saver.saved_step = -1
+            # Tried again it is written as it was: the parts of other ranks are of that moment, and kept.
+            if self.save_and_wait(tmp) or (number and self.saver.again()):
                 return True
             if self.saver.hopeless:
                 break
-            self._saved_at = -1
         return False

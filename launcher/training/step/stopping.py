@@ -44,6 +44,8 @@ class Gate:
         self.hold = False
         self.stop: StopAt | None = None
         self.saves: set[int] = set()
+        self.lost: set[int] = set()
+        """Steps whose saves were given up, and removed."""
         self._agreed: set[int] = set()
         self._changed = threading.Condition()
 
@@ -159,5 +161,6 @@ def _handle(place: WorkerPlace, gate: Gate, message: ToWorker) -> None:
             gate.agree_save(message.step)
         case SaveLost():
             gate.lose_save(message.step)
+            gate.lost.add(message.step)
             shared = [write.SHARED] if place.rank == 0 else []
             write.remove_files(place.tmp(message.step), [write.rank_file(place.rank), *shared])

@@ -13,7 +13,7 @@ from crew import Crew, make_spec, run
 import launcher
 from launcher.errors import CheckpointError
 from launcher.run.spec import CheckpointSpec
-from launcher.run.worker_texts import NOT_ALIKE
+from launcher.run.worker_texts import NOT_ALIKE, NOT_TOGETHER
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.checkpoint.plain import is_stand_in
 from launcher.training.checkpoint.read import load_shared
@@ -70,10 +70,12 @@ def test_shares_hold_what_one_rank_would_have_written(tmp_path: Path) -> None:
     assert two["optimizer"].keys() == one["optimizer"].keys()
 
 
-@pytest.mark.parametrize(("how", "warned"), [("apart", [NOT_ALIKE]), ("hook", []), ("rank 0 alone", [])])
+@pytest.mark.parametrize(
+    ("how", "warned"), [("apart", [NOT_ALIKE]), ("hook", []), ("rank 0 alone", [NOT_TOGETHER]), ("no store", [])]
+)
 def test_rank_0_writes_everything_where_ranks_may_differ(tmp_path: Path, how: str, warned: list[str]) -> None:
     """Weights that a user has changed on one rank are found, and told once; a communication hook may leave them apart; a rank that
-    registered nothing is not waited for again."""
+    registered nothing is waited for three times; without the round's store nothing can be agreed on."""
     crew = trained(tmp_path / "run", 2, how=how)
 
     assert [elsewhere(path) for path in crew.committed] == [set()] * 3
@@ -88,6 +90,47 @@ def test_a_last_save_that_is_tried_again_has_the_same_shares(tmp_path: Path) -> 
     assert any(values.get("type") == "save_failed" for _, values in crew.seen)
     assert elsewhere(crew.committed[-1]) == {1}
     assert digest_checkpoint(crew.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+def test_a_save_that_is_tried_again_is_written_as_it_was(tmp_path: Path) -> None:
+    """What user code changes after the loop is not mixed with what another rank has written before."""
+    full = trained(tmp_path / "full", 2)
+    crew = trained(tmp_path / "run", 2, how="full disk, then changed")
+
+    assert digest_checkpoint(crew.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+@pytest.mark.parametrize(("ranks", "value"), [([0], 7.0), ([1], None), ([0, 1], 7.0)])
+def test_what_is_changed_at_the_very_end_is_rank_0s(tmp_path: Path, ranks: list[int], value: float | None) -> None:
+    """Weights that a loop's last lines change come from rank 0 alone, whoever else changes them."""
+    params = {"ranks": ranks}
+    crew = run(make_spec(tmp_path, "alike_jobs:changes_at_its_end", 2, kind="function", params=params), 2)
+    state = launcher.load_checkpoint(crew.committed[-1])["model"]
+
+    assert elsewhere(crew.committed[-1]) == set()
+    assert {bool((state[name] == 7.0).all()) for name in ("0.weight", "1.weight")} == {value is not None}
+
+
+def test_shares_are_found_in_states_of_every_type(tmp_path: Path) -> None:
+    """The user's own object returns a defaultdict with the model's tensors: stand-ins hold stand-ins."""
+    full = trained(tmp_path / "full", 2, how="held")
+    again = trained(tmp_path / "again", 2, how="held", resume=full.paths.checkpoint(2))
+
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+    assert launcher.load_checkpoint(full.committed[-1])["held"]["inner"]["out.weight"].shape == (5, 8)
+
+
+def test_a_forged_share_is_refused(tmp_path: Path) -> None:
+    """What names no share of the checkpoint is told as damage, whatever it is."""
+    path = trained(tmp_path / "run", 2).committed[-1]
+    for value in (["../x", 1], [1.5, 1], [-1, 1], [1], [1, "share"]):
+        state = torch.load(path / "state.pt", weights_only=True)
+        stand_in = next(held for held in state["objects"]["model"].values() if is_stand_in(held))
+        stand_in["value"] = value
+        torch.save(state, path / "state.pt")
+
+        with pytest.raises(CheckpointError):
+            launcher.load_checkpoint(path)
 
 
 def test_the_heaps_weigh_nearly_the_same() -> None:
