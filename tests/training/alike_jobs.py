@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def trains(worker: Any, *, how: str = "wrap", steps: int = 6) -> None:
             with torch.no_grad():
                 model.out.bias.add_(worker.rank)
         worker.step()
+    while how == "full disk, then waits" and not (worker.run_dir / "go").exists():
+        time.sleep(0.01)
     if how == "full disk, then changed":
         with torch.no_grad():
             model.out.weight.fill_(7.0)

@@ -78,6 +78,27 @@ def test_a_last_save_that_fails_does_not_train_again(world, virtual, permanent):
     assert [e["step"] for e in w.events("saved")][-1] == 40
 
 
+def test_a_run_whose_last_save_was_given_up_is_not_completed(world, virtual):
+    """One rank could not write its part when the others had ended already, and says later that it has: the checkpoint is not there."""
+    w = world(checkpoint={"interval_steps": 10})
+    w.total_steps = 45
+
+    class Early(w.worker_class):
+        async def save(self, step):
+            if self.rank != 1 or step < 45:
+                return await super().save(step)
+            self.say("save_failed", step=step, error="no", errno=28, last=False)
+
+        def say(self, type_, **values):
+            super().say(type_, **values | ({"saved": True} if type_ == "finished" else {}))
+
+    w.worker_class = Early
+
+    assert virtual(w.attempt_once()).state == "failed"
+    assert "last checkpoint could not be written" in w.outcome["reason"]
+    assert [e["step"] for e in w.events("saved")][-1] == 40
+
+
 @pytest.mark.parametrize(("times", "state"), [(3, "completed"), (999, "failed")])
 def test_a_last_checkpoint_that_cannot_be_committed_is_tried_again(world, virtual, monkeypatch, times, state):
     """Every part is durable; the leader's rename fails: again for minutes, then the run has failed, and is not called completed."""

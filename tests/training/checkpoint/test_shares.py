@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from crew import Crew, make_spec, run
+from crew import Crew, make_spec, run, wait_for
 
 import launcher
 from launcher.errors import CheckpointError
@@ -97,6 +97,26 @@ def test_a_save_that_is_tried_again_is_written_as_it_was(tmp_path: Path) -> None
     full = trained(tmp_path / "full", 2)
     crew = trained(tmp_path / "run", 2, how="full disk, then changed")
 
+    assert digest_checkpoint(crew.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+def test_a_last_save_that_was_given_up_is_made_again_by_all(tmp_path: Path) -> None:
+    """The leader gives the last step's save up while the loop's last lines run: rank 0, whose part was written, writes it anew."""
+    full = trained(tmp_path / "full", 2)
+    params = {"how": "full disk, then waits"}
+    spec = make_spec(
+        tmp_path / "run", "alike_jobs:trains", 2, kind="function", checkpoint=EVERY, params=params, deterministic=True
+    )
+    with Crew(spec, 2) as crew:
+        written = crew.paths.checkpoint_tmp(0, 0, 6) / "state.pt"
+        crew.until(lambda *_: bool(crew.messages("save_failed")) and crew._shards.get(6, {}).keys() == {0})
+        crew._shards.pop(6)
+        crew.send_all("save_lost", step=6)
+        wait_for(lambda: not written.exists())
+        (crew.paths.root / "go").touch()
+        words = crew.finish()
+
+    assert all(word["saved"] for word in words.values())
     assert digest_checkpoint(crew.committed[-1]) == digest_checkpoint(full.committed[-1])
 
 
