@@ -12,6 +12,8 @@ from figures import Figure, holds
 from machine import Machine, MissingError
 from runs import JOBS, Run
 
+from launcher.run.units import plural
+
 STEPS = 40
 
 
@@ -51,7 +53,9 @@ def _stopped(machine: Machine, how: str, straight: Run) -> Iterator[Figure]:
         stopped.end()
         straight.end()
         ends = [_told(machine.folder / f"{name}.txt")["ended", STEPS] for name in ("straight", how)]
-        yield holds(f"{how}, {machine.ranks} ranks: stopped and resumed equals uninterrupted", ends[0] == ends[1])
+        yield holds(
+            f"{how}, {plural(machine.ranks, 'rank')}: stopped and resumed equals uninterrupted", ends[0] == ends[1]
+        )
         if halved is not None:
             yield halved
     finally:

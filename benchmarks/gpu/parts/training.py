@@ -11,6 +11,8 @@ from figures import Figure, holds
 from machine import Machine, MissingError
 from runs import JOBS, ROOT, Run
 
+from launcher.run.units import plural
+
 ACCURACY = 0.85
 """Ten epochs reached 0.8667 to 0.8746 on CPUs (docs/benchmarks.md)."""
 
@@ -26,7 +28,11 @@ def run(machine: Machine) -> Iterator[Figure]:
         note = f"{seconds:.0f} s with submission and start; {rate:.0f} steps/s, evaluations and the last save included"
         goal = machine.pick(ACCURACY, 0.7)
         yield Figure(
-            f"test accuracy on {ranks} ranks", accuracy, goal=f"at least {goal}", ok=accuracy >= goal, note=note
+            f"test accuracy on {plural(ranks, 'rank')}",
+            accuracy,
+            goal=f"at least {goal}",
+            ok=accuracy >= goal,
+            note=note,
         )
 
 
