@@ -22,3 +22,4 @@ def main(worker: Any, *, megabytes: int, share_mb: int, steps: int) -> None:
         optimizer.step()
         optimizer.zero_grad()
         worker.step()
+        worker._session.saver.drain()  # each save alone: the next would wait for it, and steps would take its processor time
