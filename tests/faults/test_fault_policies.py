@@ -165,7 +165,7 @@ def test_runs_are_preempted_as_often_as_it_pleases(clean: Cluster, tmp_path: Pat
 def test_a_run_that_completes_within_its_grace_time(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Since 24.05 SLURM takes its job for preempted: it may start once more, but nothing is trained twice and it ends COMPLETED."""
     clean.set(GraceTime=60)
-    run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.2}, checkpoint={"interval_steps": 1000})
+    run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.2}, checkpoint={"interval_steps": 100})
     job = run.job_id
     run.wait_step(LAST_STEP - 19)  # the last epoch
     (run.paths.root / "slow-save").write_text("8")
