@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from launcher.training.checkpoint import shares, write
+import launcher
+from launcher.training.checkpoint import copies, shares, write
 
 
 def trains(worker: Any, *, how: str = "wrap", steps: int = 6) -> None:
@@ -118,3 +119,45 @@ class Tied(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One after the other."""
         return self.out(self.second(self.first(x)).relu())
+
+
+class ChangedLate(launcher.Training):
+    """Its weights are changed after the last step, when the save of that step has not copied them yet."""
+
+    epochs = 1
+    batch_size = 4
+
+    def __init__(self, least: int) -> None:
+        shares.SHARE_BYTES = least  # type: ignore[misc]
+        wait = copies.Snapshot.wait
+
+        def late(snapshot: Any) -> None:
+            time.sleep(0.3)
+            wait(snapshot)
+
+        copies.Snapshot.wait = late  # type: ignore[method-assign]
+        self.held: list[torch.nn.Module] = []
+
+    def model(self) -> torch.nn.Module:
+        """One layer, large enough to be held by reference."""
+        torch.manual_seed(3)
+        self.held.append(torch.nn.Linear(128, 256))
+        return self.held[0]
+
+    def train_data(self) -> Any:
+        """Four steps of two ranks."""
+        return torch.utils.data.TensorDataset(torch.randn(32, 128))
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        """With moments."""
+        return torch.optim.AdamW(model.parameters())
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        """Any."""
+        return model(batch[0]).square().mean()
+
+    def after_epoch(self, epoch: int, loss: float) -> None:
+        """As one who averages weights at the end."""
+        with torch.no_grad():
+            for value in self.held[0].parameters():
+                value.fill_(7.0)

@@ -91,7 +91,7 @@ class CheckpointWriter:
         self._folder_mode = folder_mode
         self._thread: threading.Thread | None = None
         self._held: tuple[int, Path, Parts, dict[str, Any]] | None = None
-        """What the newest save writes; None where it could not be copied."""
+        """What the newest save writes; None where that is not there any more."""
         self._blocked_s = 0.0
         self.torn = False
         """A tensor was written to before its late copy was made: no tensor is copied late any more."""
@@ -120,7 +120,7 @@ class CheckpointWriter:
         began = time.perf_counter()
         self.drain()
         self._channel.send(WorkerSaveBegun(step=step))
-        self._held = None
+        self._held, self._snapshot.torn = None, False  # an earlier save's
         held = parts()
         if copy:
             try:
@@ -133,15 +133,18 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=self._write, args=self._held, name="launcher-save", daemon=True)
         self._thread.start()
 
-    def again(self) -> bool:
-        """Write once more what the newest save could not write, as it was then; return whether that is durable now."""
+    @property
+    def holds(self) -> bool:
+        """Whether the newest save can be written once more, as it was; not when it was not copied, or changed before it was."""
+        return self._held is not None
+
+    def again(self) -> int:
+        """Write once more what the newest save could not write, if it `holds` it; returns `saved_step`."""
         self.drain()
-        if self._held is None:
-            return False
-        step = self._held[0]
-        self._channel.send(WorkerSaveBegun(step=step))
-        self._write(*self._held)
-        return self.saved_step == step
+        if self._held is not None:
+            self._channel.send(WorkerSaveBegun(step=self._held[0]))
+            self._write(*self._held)
+        return self.saved_step
 
     def settle(self) -> None:
         """Make the copies that a save in flight still needs, before anything is changed."""
@@ -162,7 +165,7 @@ class CheckpointWriter:
         try:
             self._snapshot.wait()
             if self._snapshot.torn:
-                self.torn = True
+                self.torn, self._held = True, None
                 raise RuntimeError(
                     "the state was changed outside the optimizer's step while it was being saved; "
                     "from now on training waits for the copy"

@@ -86,6 +86,8 @@ class Session:
         self._saved_at = 0
         self._ending = False
         """All work is done."""
+        self._writes_share = False
+        """Rank 0's part of the newest save names tensors that this rank writes."""
         self.folder_mode = 0o750 if place.spec.share == "group" else 0o700
         self.saver = write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode)
         self.shares = Shares(place, lambda text: self.reporter.send(WorkerWarning(text=text)))
@@ -146,8 +148,8 @@ class Session:
             "partial": dict(self.partial),
             "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
-        if dealt is not None and dealt.own:
-            own["share"] = dealt.own
+        if dealt is not None and (share := dealt.own):
+            own["share"] = share
         files: list[tuple[str, Any]] = [(write.rank_file(self.place.rank), own)]
         objects = self._shared_objects()
         if self.place.rank == 0:
@@ -321,6 +323,7 @@ class Session:
         self._saved_at = self.position.step
         # Beyond the last step rank 0 writes everything: what user code then changes on one rank must not come from two.
         dealt = self.shares.deal(self._saved_at, self.registered.shared) if gap is None and not self._ending else None
+        self._writes_share = dealt is not None and self.place.rank != 0
         parts = partial(self.tree, dealt) if gap is None else lambda: gap.tree
         late = self._late() if copy and gap is None else set()
         at = self.position
@@ -386,8 +389,10 @@ class Session:
                 self.gate.lost.discard(step)
                 self._saved_at = self.saver.saved_step = -1
             # Tried again it is written as it was: the parts of other ranks are of that moment, and kept.
-            if self.save_and_wait(tmp) or (number and self.saver.again()):
+            if self.save_and_wait(tmp) or (number and self.saver.again() == step):
                 return True
-            if self.saver.hopeless:
+            if self.saver.hopeless or (self._writes_share and not self.saver.holds):
                 break
+            if not self.saver.holds:
+                self._saved_at = -1  # as it is now, then: no other rank has a part of it
         return False

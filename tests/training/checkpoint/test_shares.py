@@ -131,6 +131,21 @@ def test_what_is_changed_at_the_very_end_is_rank_0s(tmp_path: Path, ranks: list[
     assert {bool((state[name] == 7.0).all()) for name in ("0.weight", "1.weight")} == {value is not None}
 
 
+@pytest.mark.parametrize("in_shares", [False, True])
+def test_a_last_save_that_was_changed_before_it_was_copied(tmp_path: Path, in_shares: bool) -> None:
+    """It cannot be written as it was. Rank 0's is then written as it is; a share that rank 0 may have named is not made up."""
+    params = {"least": 512 if in_shares else 2**28}
+    every = CheckpointSpec(interval_steps=4)
+    with Crew(make_spec(tmp_path, "alike_jobs:ChangedLate", 2, checkpoint=every, params=params), 2) as crew:
+        words = crew.finish()
+
+    assert crew.messages("save_failed")
+    assert [words[rank]["saved"] for rank in range(2)] == [True, not in_shares]
+    if not in_shares:
+        assert bool((launcher.load_checkpoint(crew.committed[-1])["model"]["weight"] == 7.0).all())
+    assert bool(crew.committed) is not in_shares
+
+
 def test_shares_are_found_in_states_of_every_type(tmp_path: Path) -> None:
     """The user's own object returns a defaultdict with the model's tensors: stand-ins hold stand-ins."""
     full = trained(tmp_path / "full", 2, how="held")
