@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launcher.node.agent.answers import shards_written
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection, proofs
 from launcher.node.wire import messages as wire
@@ -169,16 +170,16 @@ class ScriptedAgent:
                 self.told = 1
                 for rank in self.ranks:
                     self.say(rank, messages.WorkerProgress(step=1, total_steps=STEPS, t=time.time()))
-        for rank in self.ranks if self.saves else ():
-            self.say(rank, messages.WorkerSaveBegun(step=self.stop_at))
-        if self.saves:  # in a thread: a disk that is slow for seconds silences no node
-            for said in await asyncio.to_thread(lambda: [self.save(rank) for rank in self.ranks]):
-                self.peer.send(said)
+        if self.saves:
+            self.say_together(self.ranks, messages.WorkerSaveBegun(step=self.stop_at))
+            # In a thread: a disk that is slow for seconds silences no node.
+            shards = await asyncio.to_thread(lambda: {rank: self.save(rank) for rank in self.ranks})
+            self.peer.send(shards_written(self.round, shards))
         self.say_together(self.ranks, messages.WorkerStopped(step=self.stop_at, saved=self.saves))
         for rank in self.ranks:
             self.exited(rank, exit_code=0)
 
-    def save(self, rank: int) -> wire.WorkerSaid:
+    def save(self, rank: int) -> messages.WorkerShard:
         """Write a rank's part of the checkpoint, a small file; return what tells of it."""
         folder, data = self.paths.checkpoint_tmp(0, self.round, self.stop_at), str(rank).encode()
         folder.mkdir(parents=True, exist_ok=True)
@@ -186,8 +187,7 @@ class ScriptedAgent:
         digest = new_hash()
         digest.update(data)
         files = [{"name": f"rank-{rank:05d}", "size": len(data), "hash": digest.hexdigest()}]
-        shard = messages.WorkerShard(step=self.stop_at, files=files, seconds=0.1, blocked_s=0.1, hash_name=HASH_NAME)
-        return wire.WorkerSaid(round=self.round, rank=rank, message=shard.to_wire())
+        return messages.WorkerShard(step=self.stop_at, files=files, seconds=0.1, blocked_s=0.1, hash_name=HASH_NAME)
 
     def exited(self, rank: int, *, exit_code: int | None = None, signal: int | None = None) -> None:
         """Tell that the process of a rank has ended."""

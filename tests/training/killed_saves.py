@@ -24,6 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from killing import Killing
 
+from launcher.node.agent.answers import shards_written
 from launcher.node.checkpoints import committed, fence
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.nodes import Node
@@ -143,7 +144,8 @@ async def _hear(saver: LeadersSaver, rank: int, line: socket.socket) -> None:
             if message["type"] == "save_begun":
                 saver.save_begun(message["step"], time.monotonic())
             elif message["type"] == "shard":
-                saver.shard(rank, WorkerShard.from_wire(message, []), time.monotonic())
+                said = shards_written(0, {rank: WorkerShard.from_wire(message, [])})
+                saver.shard(said.shards[0], said, time.monotonic())
 
 
 def attempt(paths: RunPaths, killing: Killing) -> None:

@@ -1,14 +1,14 @@
-"""Gathers what the ranks of a node answer to one question of the leader's: it goes to the leader as one message."""
+"""Gathers what the ranks of a node say of the same stop or save: it goes to the leader as one message."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 
-from launcher.node.wire.messages import FromAgent, RanksSaid
-from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerStopped
+from launcher.node.wire.messages import FromAgent, RankShard, RanksSaid, ShardsWritten
+from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped
 
-ANSWERS = (WorkerEntered, WorkerSaveAck, WorkerStopped)
+ANSWERS = (WorkerEntered, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped)
 _WAIT_S = 0.05
 """Those that have answered wait no longer for the others: one may be writing its part of a checkpoint, or stand still."""
 
@@ -50,7 +50,11 @@ class Answers:
     def _send(self, question: tuple[object, ...], given: dict[int, FromWorker]) -> None:
         if self._given.get(question) is given:
             del self._given[question]
-            self._tell(RanksSaid(round=self._round, ranks=sorted(given), message=_together(given).to_wire()))
+            shards = {rank: said for rank, said in sorted(given.items()) if isinstance(said, WorkerShard)}
+            if shards:
+                self._tell(shards_written(self._round, shards))
+            else:
+                self._tell(RanksSaid(round=self._round, ranks=sorted(given), message=_together(given).to_wire()))
 
 
 def _question(said: FromWorker) -> tuple[object, ...]:
@@ -60,6 +64,10 @@ def _question(said: FromWorker) -> tuple[object, ...]:
             return said.type, said.id
         case WorkerStopped():
             return said.type, said.step, said.saved
+        case WorkerSaveBegun():
+            return said.type, said.step
+        case WorkerShard():
+            return said.type, said.step, said.hash_name, said.last
         case _:
             return (said.type,)
 
@@ -71,3 +79,17 @@ def _together(given: dict[int, FromWorker]) -> FromWorker:
         return WorkerEntered(step=max(entered))
     refused = [said for said in answers if isinstance(said, WorkerSaveAck) and not said.ok]
     return refused[0] if refused else answers[0]
+
+
+def shards_written(round_: int, given: dict[int, WorkerShard]) -> ShardsWritten:
+    """Return what tells of these ranks' parts of one save."""
+    one = next(iter(given.values()))
+    return ShardsWritten(
+        round=round_,
+        step=one.step,
+        shards=[RankShard(rank=rank, files=said.files, meta=said.meta) for rank, said in given.items()],
+        seconds=max(said.seconds for said in given.values()),
+        blocked_s=max(said.blocked_s for said in given.values()),
+        hash_name=one.hash_name,
+        last=one.last,
+    )

@@ -130,6 +130,8 @@ class Inbox(wire.Hub):
                 if (message := self._from_workers.read(said.message)) is not None:
                     for rank in filter(None, (_rank_of(node, round_, number) for number in said.ranks)):
                         self._hear_worker(rank, message)
+            case wire.ShardsWritten() if round_:
+                self._shards(node, round_, said)
             case wire.WorkerUp() if rank := _rank_of(node, round_, said.rank):
                 rank.pid = said.pid
             case wire.WorkerExit() if rank := _rank_of(node, round_, said.rank):
@@ -198,6 +200,15 @@ class Inbox(wire.Hub):
             round_.stepped = True
             self.board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
 
+    def _shards(self, node: Node, round_: Round, said: wire.ShardsWritten) -> None:
+        saver = self.board.saver
+        if said.last and not self._may_finish(round_, said.step):
+            saver.give_up(said.step)  # a script's own handler may have ended it in the middle of a step
+            return
+        for shard in said.shards:
+            if _rank_of(node, round_, shard.rank):
+                saver.shard(shard, said, self.board.now())
+
     def _exited(self, rank: Rank, end: wire.WorkerExit) -> None:
         rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), end
         if end.shutdown is not None:
@@ -248,10 +259,6 @@ class Inbox(wire.Hub):
                 round_.is_at(rank, said)
             case messages.WorkerSaveBegun():
                 board.saver.save_begun(said.step, now)
-            case messages.WorkerShard() if said.last and not self._may_finish(round_, said.step):
-                board.saver.give_up(said.step)  # its own handler may have ended the script in the middle of a step
-            case messages.WorkerShard():
-                board.saver.shard(rank.rank, said, now)
             case messages.WorkerSaveFailed():
                 board.saver.save_failed(said, now)
             case messages.WorkerSaveAck():

@@ -22,9 +22,9 @@ from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
-from launcher.node.wire.messages import HEARTBEAT_S
+from launcher.node.wire.messages import HEARTBEAT_S, RankShard, ShardsWritten
 from launcher.run.intervals import young_daly_s
-from launcher.run.messages import Committed, SaveAgreed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed, WorkerShard
+from launcher.run.messages import Committed, SaveAgreed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
@@ -138,16 +138,16 @@ class Saver:
             self._lost.discard(step)  # a worker tries its last save again
             self._get(step, now)
 
-    def shard(self, rank: int, message: WorkerShard, now: float) -> None:
-        """Take in a rank's durable part; the last one makes the checkpoint."""
-        step = message.step
+    def shard(self, shard: RankShard, message: ShardsWritten, now: float) -> None:
+        """Take in a rank's durable part, of a message; the last one makes the checkpoint."""
+        rank, step = shard.rank, message.step
         if step in self._lost:
             return
         if step in self.trusted:  # saved twice, e.g. at an interval that is the end too: the first one counts
             self._tell_committed(step, [rank])
             return
         save = self._get(step, now)
-        save.shards[rank] = Shard(rank, message.files, message.hash_name, message.meta or None)
+        save.shards[rank] = Shard(rank, shard.files, message.hash_name, shard.meta or None)
         save.seconds = max(save.seconds, message.seconds)
         save.blocked_s = max(save.blocked_s, message.blocked_s)
         if len(save.shards) == self.round.world_size and not save.committing:

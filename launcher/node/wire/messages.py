@@ -174,6 +174,28 @@ class RanksSaid(FromAgent, type="ranks"):
     message: dict[str, Any]
 
 
+class RankShard(Record):
+    """What one rank wrote of a checkpoint."""
+
+    rank: int
+    files: list[dict[str, Any]]
+    """{name, size, hash} each."""
+    meta: dict[str, Any] = {}  # noqa: RUF012  (copied for each record)
+
+
+class ShardsWritten(FromAgent, type="shards"):
+    """Parts of ranks of the node are durable: what `launcher.run.messages.WorkerShard` says, of several."""
+
+    round: int
+    step: int
+    shards: list[RankShard]
+    seconds: float
+    """Of the slowest, as ``blocked_s``."""
+    blocked_s: float
+    hash_name: str
+    last: bool
+
+
 class WorkerExit(FromAgent, type="worker_exit"):
     """The process of a worker has ended, by ``exit_code`` or by ``signal``."""
 

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.node.agent import answers
 from launcher.node.agent.answers import Answers
-from launcher.node.wire.messages import FromAgent, RanksSaid
-from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerStopped
+from launcher.node.wire.messages import FromAgent, RankShard, RanksSaid, ShardsWritten
+from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped
 
 
 class Node:
@@ -45,6 +45,7 @@ def play(scene: Callable[[Node], Awaitable[None]]) -> Node:
         ([WorkerEntered(step=n) for n in (7, 9, 8)], {"type": "entered", "step": 9}),
         ([WorkerSaveAck(id=3, ok=True)] * 3, {"type": "save_ack", "id": 3, "ok": True}),
         ([WorkerSaveAck(id=3, ok=ok) for ok in (True, False, True)], {"type": "save_ack", "id": 3, "ok": False}),
+        ([WorkerSaveBegun(step=9)] * 3, {"type": "save_begun", "step": 9}),
         ([WorkerStopped(step=9, saved=True)] * 3, {"type": "stopped", "step": 9, "saved": True}),
     ],
 )
@@ -58,6 +59,26 @@ def test_the_last_answer_sends_all(said: list[FromWorker], together: dict[str, o
         assert node.heard == [([0, 1, 2], together)]
 
     play(scene)
+
+
+def test_parts_of_one_save_go_together() -> None:
+    """One message has the files of each rank, and the slowest one's times; parts of another save go apart."""
+
+    def shard(rank: int, step: int, seconds: float) -> WorkerShard:
+        files = [{"name": f"rank-{rank}", "size": 1, "hash": "0"}]
+        return WorkerShard(step=step, files=files, seconds=seconds, blocked_s=seconds / 10, hash_name="sha256", meta={"of": rank})
+
+    async def scene(node: Node) -> None:
+        for rank, step, seconds in ((1, 4, 2.0), (0, 4, 3.0), (2, 4, 1.0), (0, 8, 1.0)):
+            node.answers.take(rank, shard(rank, step, seconds))
+        node.answers.flush(0)
+
+    first, second = play(scene).told
+    assert isinstance(first, ShardsWritten)
+    assert first.shards == [RankShard(rank=n, files=shard(n, 4, 0.0).files, meta={"of": n}) for n in range(3)]
+    assert (first.step, first.seconds, first.blocked_s, first.hash_name, first.last) == (4, 3.0, 0.3, "sha256", False)
+    assert isinstance(second, ShardsWritten)
+    assert (second.step, [each.rank for each in second.shards]) == (8, [0])
 
 
 def test_a_rank_that_ends_is_waited_for_no_more() -> None:
