@@ -66,7 +66,9 @@ def test_parts_of_one_save_go_together() -> None:
 
     def shard(rank: int, step: int, seconds: float) -> WorkerShard:
         files = [{"name": f"rank-{rank}", "size": 1, "hash": "0"}]
-        return WorkerShard(step=step, files=files, seconds=seconds, blocked_s=seconds / 10, hash_name="sha256", meta={"of": rank})
+        return WorkerShard(
+            step=step, files=files, seconds=seconds, blocked_s=seconds / 10, hash_name="sha256", meta={"of": rank}
+        )
 
     async def scene(node: Node) -> None:
         for rank, step, seconds in ((1, 4, 2.0), (0, 4, 3.0), (2, 4, 1.0), (0, 8, 1.0)):
