@@ -112,6 +112,23 @@ def test_a_rank_that_does_not_answer_holds_the_others_up_for_a_moment_only(monke
     assert [(ranks, said["saved"]) for ranks, said in play(scene).heard] == [([1], True), ([0], True), ([2], False)]
 
 
+def test_the_last_rank_to_answer_waits_for_nobody() -> None:
+    """The others' answers went before, after their wait; the next question is waited for by all again."""
+
+    async def scene(node: Node) -> None:
+        node.answers.take(1, WorkerSaveBegun(step=4))
+        node.answers.flush(1)
+        node.answers.take(0, WorkerSaveBegun(step=4))
+        assert len(node.told) == 1
+        node.answers.take(2, WorkerSaveBegun(step=4))
+        assert len(node.told) == 2
+        for step in (4, 8):
+            node.answers.take(2, WorkerSaveBegun(step=step))
+        assert len(node.told) == 3
+
+    assert [ranks for ranks, _ in play(scene).heard] == [[1], [0, 2], [2]]
+
+
 def test_a_ranks_messages_keep_their_order() -> None:
     """Another message, or another answer, of a rank sends what it has answered first."""
 
