@@ -72,3 +72,14 @@ def test_every_room_has_its_line() -> None:
 def test_verbs_exist() -> None:
     """A verb that the page names is one of the command's."""
     assert [verb for verb in re.findall(r"`launcher ([a-z-]+)", PAGE) if verb not in cli.list_commands(None)] == []  # type: ignore[arg-type]
+
+
+def test_numbers_are_obeyed_where_the_page_says() -> None:
+    """Each file of the column "obeyed in" speaks of the number, or of who holds it."""
+    table = PAGE.partition("| obeyed in |")[2].partition("\n\n")[0]
+    rows = [row.split(" | ") for row in table.splitlines() if row.count(" | ") == 2 and "`" in row]
+    assert len(rows) >= 7
+    for _, names, files in rows:
+        wanted = "|".join(re.findall(r"`([A-Za-z_]+)` (?:in|with)", names))
+        for path in re.findall(r"`([a-z_/]+\.py)`", files):
+            assert re.search(rf"\b({wanted})\b", (ROOT / "launcher" / path).read_text()), f"{path}: {wanted}"

@@ -85,7 +85,7 @@ def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
     own.mkdir(parents=True)
     figures.touch()
     print(f"\n{name}", flush=True)
-    about = (importlib.import_module(f"parts.{name}").__doc__ or "").splitlines()[0]
+    about = " ".join((importlib.import_module(f"parts.{name}").__doc__ or "").split())
     if left_s < LEAST_S:
         late = f"{max(left_s, 0):.0f} s were left of {TOTAL_S:.0f}"
         print(f"  skipped: {late}", flush=True)

@@ -71,7 +71,7 @@ def page(parts: list[dict[str, Any]]) -> str:
             lines += [""]
         if part["error"]:
             lines += [f"**Failed**: {part['error']}", ""]
-        lines += [f"{part['seconds']:.0f} s.", ""]
+        lines += [f"This part took {part['seconds']:.0f} s.", ""]
     return "\n".join(lines)
 
 

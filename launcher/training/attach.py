@@ -1,4 +1,4 @@
-"""`launcher.attach`: one line that gives a script resumes, agreed stops and checkpoints."""
+"""`launcher.attach`: gives a script agreed stops, and resumes and checkpoints of what it registers."""
 
 from __future__ import annotations
 

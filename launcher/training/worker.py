@@ -23,7 +23,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Worker:
-    """One rank of a run. Iterating its `batches` is all it takes to get resumes, agreed stops and checkpoints.
+    """One rank of a run. Registering objects and iterating `batches` gives resumes, agreed stops and checkpoints.
 
     ``function: module:name`` calls ``name(worker, **params)``; `launcher.attach` returns one inside a script, which does
     nothing outside a run.
@@ -315,8 +315,10 @@ class Worker:
         """Report one optimizer step as done (for loops that do not use `batches`); returns how many.
 
         Saves what is registered when a save is due. At an agreed stop a function's worker ends here; a script continues and
-        asks `should_stop`.
+        asks `should_stop`. Raises CodeError inside `batches`, which counts the steps itself.
         """
+        if self._session.in_unit:
+            raise CodeError("step() was called inside batches(), which counts the steps itself; log numbers with log()")
         if metrics:
             self._session.reporter.log(self.steps_done + 1, self.epoch, metrics)
         self._session.step_done()

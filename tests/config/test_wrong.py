@@ -491,7 +491,7 @@ ROWS: dict[str, Row] = {
         "script: train.py\nslurm: {extra: {ntasks: 4, output: x.log, mem_per_cpu: 1G, -p: debug}}\nresources: {mem_gb: 4}\n",
         [
             "job.yaml:2:17: slurm.extra.ntasks: set resources.tasks_per_node instead",
-            "job.yaml:2:28: slurm.extra.output: the launcher sets --output itself; remove it",
+            "job.yaml:2:28: slurm.extra.output: the launcher alone decides about --output; remove it",
             "job.yaml:2:43: slurm.extra.mem_per_cpu: set either resources.mem_gb or this option, not both",
             'job.yaml:2:60: slurm.extra.-p: "-p" is not an sbatch option; write its long name without dashes, such as mem-per-gpu',
         ],

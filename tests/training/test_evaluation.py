@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+from launcher.errors import CodeError
 from launcher.training import evaluation
 from launcher.training.process.place import WorkerPlace
 from launcher.training.step.session import Session
@@ -30,3 +32,14 @@ def test_the_number_of_samples_is_exact(worker: Worker, monkeypatch: pytest.Monk
     sums = {"hits": torch.tensor(many, dtype=torch.float64)}
     monkeypatch.setattr(evaluation, "_share", lambda *_: (sums, many))
     assert worker.evaluate(torch.nn.Linear(1, 1), [0], 1, lambda *_: {}) == {"hits": 1.0}
+
+
+def test_batches_count_the_steps_themselves(worker: Worker) -> None:
+    """A step reported inside would count twice, and a save there would have a position that its samples do not match."""
+    data = TensorDataset(torch.arange(8.0))
+    batches = worker.batches(data, 2, epochs=1)
+    next(batches)
+    with pytest.raises(CodeError, match=r"counts the steps itself; log numbers with log\(\)"):
+        worker.step(loss=1.0)
+
+    assert worker.steps_done == 0

@@ -1,4 +1,7 @@
-"""Interrupted runs end as uninterrupted ones do, bit for bit: a killed rank, an agreed stop, a resume."""
+"""Interrupted runs end as uninterrupted ones do, bit for bit: a killed rank, an agreed stop, a resume.
+
+amp: fp16 with a gradient scaler. accumulated: several micro-batches a step. compiled: torch.compile. graphed: the model in a CUDA graph.
+"""
 
 from __future__ import annotations
 

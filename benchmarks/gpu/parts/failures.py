@@ -1,4 +1,7 @@
-"""Failures: what `launcher why` says of each, and how soon a round ends although the other ranks wait in NCCL."""
+"""Failures: what `launcher why` says of each, and how soon a round ends although the other ranks wait in NCCL.
+
+absent: rank 1 never comes to a collective, and the launcher's limit ends the round. timed_out: the same, and the collective's own time-out does.
+"""
 
 from __future__ import annotations
 

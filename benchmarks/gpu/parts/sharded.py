@@ -1,4 +1,7 @@
-"""FSDP2 and DTensor: state that is divided among the ranks, registered or saved by DCP, resumed on as many ranks and on fewer."""
+"""FSDP2 and DTensor: state that is divided among the ranks, resumed on as many ranks and on fewer.
+
+register: the launcher saves what is registered. folder: DCP writes into the launcher's `save_dir`.
+"""
 
 from __future__ import annotations
 

@@ -264,7 +264,9 @@ OWNED_OPTIONS = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), "resources.gpus_per_node"),
     **dict.fromkeys(("ntasks", "ntasks-per-node"), "resources.tasks_per_node"),
     **dict.fromkeys(("requeue", "no-requeue"), "restart.requeue"),
-    **dict.fromkeys(("error", "input", "no-kill", "open-mode", "output", "parsable", "test-only", "wait", "wrap"), ""),
+    **dict.fromkeys(
+        ("error", "input", "no-kill", "open-mode", "output", "parsable", "quiet", "test-only", "wait", "wrap"), ""
+    ),
     "array": "sweep",
     "chdir": "code.dir",
     "cpus-per-task": "resources.cpus_per_task",
@@ -293,7 +295,7 @@ def extra_options(job: Job, values: Values) -> Problems:
         elif option in OWNED_OPTIONS:
             instead = OWNED_OPTIONS[option]
             yield Problem(
-                path, f"set {instead} instead" if instead else f"the launcher sets --{option} itself; remove it"
+                path, f"set {instead} instead" if instead else f"the launcher alone decides about --{option}; remove it"
             )
 
 

@@ -171,7 +171,7 @@ class Distributed(_Section):
     init_timeout_min: Minutes = 30.0
     """Minutes that start-up waits for the slowest worker."""
     collective_timeout_min: Minutes = 30.0
-    """Minutes that one collective may take."""
+    """Minutes that one collective of a task or function may take. A script passes its own timeout to init_process_group."""
     interface: str | None = None
     """Network interface, such as ib0. Default: found automatically."""
     port_range: list[Annotated[int, Field(ge=1024, le=65535)]] = field(default_factory=lambda: [20000, 32000])
@@ -238,13 +238,14 @@ class Restart(_Section):
     """Queue the job of the next attempt at the start, held until this one's time limit: it ages meanwhile, and starts sooner. Only where
     SLURM ages held jobs (ACCRUE_ALWAYS)."""
     hang_detection: bool = True
-    """Restart the workers when no rank makes progress for longer than the learned limit."""
+    """Restart the workers when no rank makes progress for longer than the learned limit. A script that does not call
+    launcher.attach() has no limit: it reports no steps."""
     hang_floor_s: Positive = 60.0
     """Lower bound of the learned limit, in seconds."""
     idle_timeout_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """End an allocation that makes no progress for N minutes; 0: never. Steps, saves and evaluations are progress. Before
-    the first step, and in scripts that report no steps, so are the use of GPUs (without GPUs: of CPUs) and new files of
-    checkpoint.watch."""
+    the first step, and in scripts that report no steps, so are the use of GPUs (without GPUs: of CPUs) and new or
+    changed files of checkpoint.watch."""
     max_at_risk_min: Minutes = 60.0
     """Minutes that training continues while checkpoints cannot be written."""
     signal_lead_s: Annotated[int, Field(ge=5)] = 120

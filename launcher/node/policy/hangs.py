@@ -30,7 +30,7 @@ slowest recent step may have contained an evaluation or a slow disk: it counts l
 _TIMES_LONGEST = 10.0
 
 PATIENCE = 4.0
-"""Each restart for a hang at the same place multiplies the limit of training steps by this (at most to `LONG_S`)."""
+"""Each restart for a hang since the last committed progress multiplies the limit of training steps by this (at most to `LONG_S`)."""
 
 
 @frozen

@@ -190,7 +190,10 @@ def _timeout(root: Root, h: History, s: RunSummary) -> Explanation:
         )
     else:
         sentence = f"{what_happened(root, h)}."
-    fix = "check that all ranks make the same calls (the others' logs show where they were); to wait longer: distributed.collective_timeout_min"
+    fix = (
+        "check that all ranks make the same calls (the others' logs show where they were); to wait longer: "
+        "distributed.collective_timeout_min (a script: the timeout of init_process_group)"
+    )
     return Explanation(sentence, fix, errors=errors_of(root) or last_words(root, 2))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from launcher.config.document.schema import Job
+from launcher.config.document.schema import Distributed, Job
 from launcher.run.spec import RunSpec
 from launcher.run.units import plural, size, tilde, whole_number
 from launcher.submission.facts.facts import CodeFacts, Facts
@@ -29,7 +29,7 @@ def plan_summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...
         ("python", _python(facts) + staging.told(job, facts)),
         ("code", _code(plan, facts)),
         ("run", _run(plan, facts)),
-        ("stop", _stop(spec)),
+        ("stop", _stop(spec, facts)),
         *(("warning", text) for text in plan.warnings),
     ]
     return (_heading(spec), *(f"  {word:<8} {text}" for word, text in rows))
@@ -103,8 +103,9 @@ def _run(plan: SubmissionPlan, facts: Facts) -> str:
     return shown + (f" ({size(facts.free_bytes)} free)" if facts.free_bytes is not None else "")
 
 
-def _stop(spec: RunSpec) -> str:
-    how = "TERM to every rank" if spec.work.kind in ("script", "module") else "save at an agreed step"
+def _stop(spec: RunSpec, facts: Facts) -> str:
+    alone = spec.work.kind in ("script", "module") and not facts.code.attaches
+    how = "TERM to every rank" if alone else "save at an agreed step"
     if spec.batch == "local":
         return f"{how}, then end"
     grace = f"up to {spec.site.grace_s} s grace" if spec.site.grace_s else f"{spec.site.kill_wait_s} s to do it"
@@ -144,6 +145,8 @@ def saves_itself(spec: RunSpec, code: CodeFacts) -> str:
 
 def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
     """Warn of ranks that the script starts, of paths that are not copied, of editable packages elsewhere."""
+    if spec.work.kind in ("script", "module") and spec.collective_timeout_min != Distributed().collective_timeout_min:
+        yield "distributed.collective_timeout_min does nothing for a script: it passes its own timeout to init_process_group"
     # A rank that a script starts waits for a store that nobody opens: TORCHELASTIC_USE_AGENT_STORE makes all ranks clients.
     for call in facts.code.spawns:
         if spec.world_size > 1 or {"2", "nprocs", "**"} & set(call.arguments):

@@ -21,15 +21,6 @@ from launcher.submission.plan.job_place import JobPlace
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
 
-_OWNED = frozenset(
-    {
-        *("array", "chdir", "cpus-per-task", "error", "export", "gpus-per-node", "input", "job-name", "no-kill"),
-        *("no-requeue", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "quiet", "requeue"),
-        *("signal", "test-only", "time", "wait", "wrap"),
-    }
-)
-"""sbatch options that this package sets or relies on: `slurm.extra` may not say otherwise."""
-_OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -179,14 +170,6 @@ def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
     if job.slurm.reservation:
         values["reservation"] = job.slurm.reservation
     for key, value in job.slurm.extra.items():
-        if not _OPTION.fullmatch(key):
-            raise ConfigError(
-                f"slurm.extra: {key!r} is not a long option of sbatch; write it without the leading dashes"
-            )
-        if key in _OWNED:
-            raise ConfigError(
-                f"slurm.extra.{key}: the launcher sets --{key} itself from another key of the job; remove this one"
-            )
         if value is not False:  # submitit would write the word False
             values[key] = value
     return values

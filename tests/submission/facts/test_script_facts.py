@@ -134,6 +134,9 @@ def test_a_script_that_attaches_is_known(job: Make, tmp_path: Path, script: str,
 
     assert bool(saves_itself(made.spec, made.code)) != attaches
     assert any("must save and resume itself" in w for w in made.warnings) != attaches
+    stop = next(line for line in made.summary if line.lstrip().startswith("stop "))
+    assert ("save at an agreed step" in stop) == attaches
+    assert ("TERM to every rank" in stop) != attaches
 
 
 ATTACHES = "import launcher\n\n\ndef begin():\n    return launcher.attach()\n"

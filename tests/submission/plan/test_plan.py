@@ -291,3 +291,12 @@ def test_what_a_plan_shows_has_no_secret_and_what_is_submitted_has_all(job: Make
     assert made.spec.work.args == SECRET_ARGS
     assert "hunter4x9" in made.sbatch
     assert "hunter3" in made.job_yaml
+
+
+def test_a_script_is_told_of_a_timeout_that_is_not_its_own(job: Make) -> None:
+    """The process group of a script is its own: it passes its own timeout to init_process_group."""
+    told = "distributed.collective_timeout_min does nothing for a script"
+
+    for minutes, warned in ((5, True), (30, False)):
+        made = plan(job(distributed={"collective_timeout_min": minutes}), facts())
+        assert any(w.startswith(told) for w in made.warnings) == warned
