@@ -30,6 +30,7 @@ step, step_time_s, own_s, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes, gp
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -151,3 +152,9 @@ def is_requested(paths: RunPaths) -> bool:
         return exists(paths.request, paths.root)
     except OSError:
         return False
+
+
+def forget_request(paths: RunPaths) -> None:
+    """Remove the user's request: the run has stopped, or will not. Until then whoever takes a dead leader's place must find it."""
+    with contextlib.suppress(OSError):
+        paths.request.unlink()

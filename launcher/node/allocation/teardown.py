@@ -38,10 +38,11 @@ from launcher.run.events import (
     RunSubmitted,
     SignalReceived,
     last_of,
+    was_terminated,
 )
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
-from launcher.run.state import forget_passed, read_outcome, read_state
+from launcher.run.state import forget_passed, is_requested, read_outcome, read_state
 from launcher.slurm.commands import clean_environment
 
 _PREEMPTED = ("preempted", "preempted_now")
@@ -218,8 +219,10 @@ def act(
         decision = EndDecision("nothing", "The run has an outcome.")
         forget_passed(paths)  # the leader may have died before it could
     else:
-        ended = told or step_cancelled(paths)
-        meaning = _meaning(allocation, ended and _handed_back(history, life) is None)  # a requeue sends TERM, too
+        mine = _handed_back(history, life) is None  # a requeue sends TERM, too
+        meaning = _meaning(allocation, mine and (told or step_cancelled(paths)))
+        if mine and meaning != "unknown" and (is_requested(paths) or was_terminated(history, attempt)):
+            meaning = "cancelled"  # the leader has died while it stopped the run for that
         if not said and (words := leader_words(paths)):
             said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"
         elif not said and not _led(history, life) and (words := start_words(paths)):

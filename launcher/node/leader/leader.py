@@ -33,18 +33,19 @@ from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.revivals import await_revived
 from launcher.node.leader.run_round import drive_round
 from launcher.node.leader.saving import Saver
-from launcher.node.leader.stop_signals import Signals, forget_request
+from launcher.node.leader.stop_signals import Signals
 from launcher.node.leader.timed_checks import TimedChecks
 from launcher.node.leader.tracking import Tracking
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
-from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
+from launcher.node.policy.decisions import ENDS, Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Shutdown
 from launcher.run import clock, event_lines
 from launcher.run.asking import exists
-from launcher.run.events import Event, Hang, NodeLost, WorkerFailed
+from launcher.run.causes import MEANINGS
+from launcher.run.events import Event, Hang, NodeLost, WorkerFailed, was_terminated
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -183,8 +184,9 @@ class Leader:
             board.notifier.tell("preempted", f"{news} The run continues as attempt {attempt}.")
         await board.tracking.start()
         if requested:
-            forget_request(paths)
             board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
+        elif claim.leader and was_terminated(told, attempt):
+            board.stop_wanted(Kind.TERMINATED, MEANINGS["terminated"].clause.format(name="TERM"), None)
         if self._wanted is not None:
             board.stop_wanted(*self._wanted)
         return board
@@ -241,7 +243,7 @@ class Leader:
                 number += 1
             if evidence.kind is Kind.UNKNOWN_SIGNAL:
                 evidence = await self._signals.ask_why_again(evidence)
-            evidence = end_of_hold(evidence) if self._hold is not None else evidence
+            evidence = self._or_end(end_of_hold(evidence) if self._hold is not None else evidence)
             decision = await self._decide(evidence)
             if decision.action is not Action.NEW_ROUND:
                 break
@@ -280,6 +282,12 @@ class Leader:
             if evidence is None or evidence.kind is not Kind.FALSE_ALARM:
                 return evidence
 
+    def _or_end(self, evidence: Evidence) -> Evidence:
+        """Return the wish to end the run where the run would go on: it came while a round ended for another reason."""
+        it = self._board.interrupt
+        goes_on = decide(evidence, self._situation(evidence)).action in (Action.NEW_ROUND, Action.REQUEUE)
+        return it.evidence if it is not None and it.evidence.kind in ENDS and goes_on else evidence
+
     async def _decide(self, evidence: Evidence) -> Decision:
         board = self._board
         if await board.blocking(lambda: fence.is_over(self.paths, board.claim)):  # this leader may have stood still
@@ -289,7 +297,6 @@ class Leader:
             lambda: is_requested(self.paths) or board.allocation.cancelled()
         ):
             # `launcher cancel` or scancel came after, or instead of, what was heard: requeueing would resurrect the job.
-            forget_request(self.paths)
             board.cancelled = True
             decision = decide(evidence, self._situation(evidence))
         if decision.action is not Action.LEAVE:

@@ -36,6 +36,7 @@ from launcher.node.wire.messages import (
     StartStore,
 )
 from launcher.run.messages import Pause, Release
+from launcher.run.state import forget_request
 from launcher.run.units import all_ranks, named_ranks, plural
 
 _STARTING_AGREE_S = 2.0
@@ -45,6 +46,8 @@ _STARTING_AGREE_S = 2.0
 async def drive_round(board: Board, number: int) -> Evidence:
     """Run round ``number`` to its end; nothing of it is alive when this returns."""
     board.stop, board.hang, board.term_sent, board.usr2_sent = None, None, False, False
+    if board.interrupt is not None:
+        board.interrupt.started = False  # the ranks of this round have not been told
     resume = await choose_resume(board)
     if isinstance(resume, Evidence):
         board.round = None  # what the last round had finished does not count for this decision
@@ -150,14 +153,16 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
     """Return why the round is over; None while it is not. Details of failures are added when every worker has ended."""
     if board.fenced:
         return OVER
+    # A round that ends while it is being stopped is the end of the stop: a new one would be stopped before its first step.
+    stop = board.interrupt if board.interrupt and board.interrupt.evidence.kind is not Kind.NODE_LEAVES else None
     if round_.lost:
-        return _lost(round_)
+        return stop.evidence if stop is not None else _lost(round_)
     if (proof := board.saver.proof) is not None and proof.damage is not None and board.interrupt is None:
         board.saver.trusted.discard(proof.checkpoint.step)  # read as a whole before it is chosen again
         return Evidence(Kind.DAMAGED, f"the checkpoint that the workers resumed from is damaged ({proof.damage})")
     if round_.settled(now):
-        if round_.failed_at is not None and board.interrupt is not None:
-            return board.interrupt.evidence  # a new round would be stopped before its first step
+        if board.interrupt is not None:
+            return board.interrupt.evidence
         if proof is not None and proof.pending and any(f.kind == "unloadable" for f in round_.failures):
             return None  # it may be damaged: then an older one is used
         if round_.store_problem and not round_.failures:
@@ -223,6 +228,7 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
             if board.term_sent:
                 return over  # some ranks have received TERM, which cannot be withdrawn
             round_.send(Release())
+            forget_request(board.paths)
             board.history.warn(
                 "the workers did not agree on a step to stop at; the stop is withdrawn, training continues"
             )

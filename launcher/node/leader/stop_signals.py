@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from collections.abc import Coroutine
 from typing import Any
@@ -16,7 +15,6 @@ from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.causes import MEANINGS
-from launcher.run.paths import RunPaths
 
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
@@ -81,8 +79,6 @@ class Signals:
             meaning = SignalMeaning("unknown")
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=sent, meaning=meaning.kind, left_s=left)
-        if meaning.kind == "user":
-            forget_request(board.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:
             await self._await_request()
             self._inbox.usr2_meant_nothing()
@@ -131,7 +127,6 @@ class Signals:
                 end = min(board.now() + _REQUEST_S, most)
                 continue
             if found:
-                forget_request(self.board.paths)
                 board.stop_wanted(Kind.USER_STOP, MEANINGS["user"].clause, None)
 
     async def ask_why_again(self, evidence: Evidence) -> Evidence:
@@ -150,9 +145,3 @@ class Signals:
         if meaning.kind == Kind.FALSE_ALARM.value:
             board.interrupt = None
         return Evidence(Kind(meaning.kind), MEANINGS[meaning.kind].clause.format(name=name))
-
-
-def forget_request(paths: RunPaths) -> None:
-    """Remove the user's request, which has been heard. One that cannot be removed is no error."""
-    with contextlib.suppress(OSError):
-        paths.request.unlink()
