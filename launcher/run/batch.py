@@ -17,3 +17,5 @@ GONE = 66
 UNSEEN = 72
 """Exit status of a task whose node does not see the run's folder. SLURM before 23.02 does not start such a task; newer ones
 make the folder of its log, on that node alone."""
+LAST_WORDS = "launcher: error: "
+"""Begins the sentence with which an agent, or the leader beside it, says why it cannot go on. Setup lines print errors, too, and go on."""

@@ -20,7 +20,7 @@ from launcher.node.agent.reruns import Reruns
 from launcher.node.forkserver.client import ForkServer
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
-from launcher.run.batch import LOG
+from launcher.run.batch import LAST_WORDS, LOG
 from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -59,7 +59,7 @@ def run_agent(
         if not 0 <= index < len(names):
             raise ProtocolError(f"Node {index} does not belong to this run of {len(names)} nodes.")
     except LauncherError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{LAST_WORDS}{error}", file=sys.stderr)
         return error.exit_code
     before = dict(os.environ)
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
@@ -127,4 +127,4 @@ def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
             end=search.end,
         )
     except OSError as error:  # how the run ended is not known here
-        print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
+        print(f"{LAST_WORDS}the run directory cannot be read here: {error}", file=sys.stderr)

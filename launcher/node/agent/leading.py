@@ -15,6 +15,7 @@ from launcher.node.leader.finish import Ending
 from launcher.node.wire import connection
 from launcher.node.wire.keeper_messages import KeeperHello
 from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
+from launcher.run.batch import LAST_WORDS
 
 _OWN_AGENT_S = 30.0
 """The agent of the leader's node was told to leave before the leader ended; it gets so long to do it."""
@@ -53,7 +54,7 @@ async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> End
     if (error := leading.exception()) is not None:
         if not isinstance(error, LauncherError):
             traceback.print_exception(error)
-        print(f"error: the leader failed: {error}", file=sys.stderr, flush=True)
+        print(f"{LAST_WORDS}the leader failed: {error}", file=sys.stderr, flush=True)
         code = error.exit_code if isinstance(error, LauncherError) else 1
         return Ending("failed", str(error), code)
     ending = leading.result()

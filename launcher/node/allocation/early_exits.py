@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
 from launcher.opening import open_regular
-from launcher.run.batch import MARK, UNSEEN
+from launcher.run.batch import LAST_WORDS, MARK, UNSEEN
 from launcher.run.paths import RunPaths
 from launcher.slurm.environ import JobEnviron, job_environ
 from launcher.slurm.hosts import expand_hosts
@@ -22,7 +22,7 @@ _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")
 """slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
-_LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
+_LEADERS = re.compile(rf"^{LAST_WORDS}(?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
 """The last line of a first node's agent that could not go on (`launcher.node.agent.entry`)."""
 SRUN_KILLED = "The srun of an agent was killed."
 """What the keeper says of its own sruns."""
@@ -115,7 +115,9 @@ def _last_words(log: str) -> str:
     if words := start_error("\n".join(lines[begin:])):
         return words[:200]
     return (
-        re.sub(rf"^\d\d:\d\d:\d\d agent: |^{SLURMSTEPD.pattern}|^srun: error: ", "", lines[-1])[:200] if lines else ""
+        re.sub(rf"^\d\d:\d\d:\d\d agent: |^{SLURMSTEPD.pattern}|^srun: error: |^{LAST_WORDS}", "", lines[-1])[:200]
+        if lines
+        else ""
     )
 
 

@@ -19,6 +19,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -198,14 +199,21 @@ def empty_trash(paths: RunPaths) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def empty_trash_beside(paths: RunPaths) -> threading.Thread:
+    """Do `empty_trash` in a thread that the process's end does not wait for; returns it."""
+    thread = threading.Thread(target=empty_trash, args=(paths,), name="trash", daemon=True)
+    thread.start()
+    return thread
+
+
 def discard_unfinished(paths: RunPaths, claim: Claim) -> None:
-    """Delete what earlier rounds of this leader were still writing. What is missed now the next call finds."""
+    """Take away what earlier rounds of this leader were still writing, for `empty_trash`. What is missed now the next call finds."""
     with contextlib.suppress(OSError):
         if not is_current(paths, claim):
             return  # a newer leader's rounds are of the same attempt
         for folder in _folders(paths):
             if _attempt_of(folder.name) == claim.attempt:
-                discard(folder)
+                throw_away(folder)
 
 
 def take_away(paths: RunPaths, checkpoint: Path, claim: Claim) -> None:
@@ -238,6 +246,12 @@ def discard(folder: Path) -> None:
     with contextlib.suppress(OSError):
         if _renamed(folder, trash):
             shutil.rmtree(trash, ignore_errors=True)
+
+
+def throw_away(folder: Path) -> None:
+    """Take a folder away, for `empty_trash`. One that is missing, or stays, is no error."""
+    with contextlib.suppress(OSError):
+        _renamed(folder, _trash_of(folder))
 
 
 def _trash_of(folder: Path) -> Path:

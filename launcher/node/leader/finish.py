@@ -220,8 +220,13 @@ def _lost(board: Board) -> list[Node]:
 
 
 async def _close(board: Board, limit_s: float) -> None:
-    """Deliver what is left, for so long, and write the rest of the history."""
-    await asyncio.gather(board.notifier.drain(limit_s), board.tracking.drain(limit_s))
+    """Deliver and delete what is left, for so long, and write the rest of the history."""
+    deleting = fence.empty_trash_beside(board.paths)
+    await asyncio.gather(
+        board.notifier.drain(limit_s),
+        board.tracking.drain(limit_s),
+        board.until(lambda now: None if deleting.is_alive() else True, timeout_s=limit_s),
+    )
     await board.blocking(board.history.close)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -118,8 +117,7 @@ class Leader:
         except ProtocolError as error:
             evidence = caused(Kind.PORTS_TAKEN, f"{str(error).rstrip('.')} on {self.host}", (self.host,))
             return await self._end(await self._decide(evidence), evidence)
-        # Not before the leader listens: its agents give up after a minute. A daemon, since no end waits for it.
-        threading.Thread(target=fence.empty_trash, args=(self.paths,), name="trash", daemon=True).start()
+        fence.empty_trash_beside(self.paths)  # not before the leader listens: its agents give up after a minute
         ticker = asyncio.get_running_loop().create_task(self._tick(TimedChecks(board, inbox.lose)))
         try:
             return await self._lead()

@@ -286,6 +286,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
                 board.exclude(node, f"it could not end its workers within {board.timing.clear_s:.0f} s")
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced)
     await board.blocking(lambda: fence.discard_unfinished(board.paths, board.claim))
+    fence.empty_trash_beside(board.paths)
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too
     evidence = _explain(board, round_, evidence)
     _blame(board, round_, evidence)

@@ -13,8 +13,9 @@ import errno
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
@@ -35,6 +36,7 @@ _PENDING_S = 1800.0
 """A save whose shards have not all come by then is given up (a script may not save when asked)."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
+_LOOK_S = 0.5
 HOPELESS = 3
 """The round ends after so many saves in a row that failed for a lasting reason (the state itself, or permissions)."""
 
@@ -101,6 +103,10 @@ class Saver:
     _last_begun: float = 0.0
     _retry_at: float = math.inf
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _removals: set[asyncio.Task[None]] = field(default_factory=set)
+    """Of saves that were given up."""
+    _garbage: set[asyncio.Task[None]] = field(default_factory=set)
+    """Deletions of old checkpoints: terabytes on a slow file system take minutes, for which no requeue can wait."""
     _costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds for which each of the latest saves paused training."""
     _hurry: Callable[[], bool] = lambda: False
@@ -125,8 +131,8 @@ class Saver:
         In a ``hurry`` a folder that does not answer is not waited for.
         """
         self._hurry = hurry
-        while self._tasks:
-            await asyncio.gather(*list(self._tasks), return_exceptions=True)
+        while waited := [*self._tasks, *(() if hurry() else self._garbage)]:
+            await asyncio.wait(waited, timeout=_LOOK_S)
         if self.proof is not None:
             await self.proof.halt()
 
@@ -152,9 +158,7 @@ class Saver:
         save.blocked_s = max(save.blocked_s, message.blocked_s)
         if len(save.shards) == self.round.world_size and not save.committing:
             save.committing = True
-            task = asyncio.get_running_loop().create_task(self._commit(save, self.round))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin_task(self._tasks, self._commit(save, self.round))
 
     def save_failed(self, message: WorkerSaveFailed, now: float) -> None:
         """Give up a save of which a rank could not write its part: nobody's part is kept, training goes on."""
@@ -240,7 +244,7 @@ class Saver:
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
             self.history.warn(f"not every rank has saved step {save.step:,}; the leader gave that save up")
             self.give_up(save.step)
-        if not self.spec.enabled or self._saves:  # one in flight
+        if not self.spec.enabled or self._saves or self._removals:  # one in flight
             return
         if now < self._retry_at and now - self._last_begun < self._interval_s(mttf_s):
             return
@@ -275,11 +279,20 @@ class Saver:
         return save
 
     def give_up(self, step: int) -> None:
-        """Give up this save: the workers remove their parts."""
+        """Give up this save: what is written of it is removed."""
         self._lost.add(step)
-        self._saves.pop(step, None)
-        self.round.send(SaveLost(step=step))
-        fence.discard(self.paths.checkpoint_tmp(self.history.claim.attempt, self.round.number, step))
+        if self._saves.pop(step, None) is None:  # no rank has begun
+            self.round.send(SaveLost(step=step))
+            return
+        self._begin_task(self._removals, self._remove(step, self.round))
+
+    async def _remove(self, step: int, round_: Round) -> None:
+        tmp = self.paths.checkpoint_tmp(self.history.claim.attempt, round_.number, step)
+        await self.blocking(lambda: fence.throw_away(tmp))
+        round_.send(
+            SaveLost(step=step)
+        )  # only now: the last save of all is then written anew, into a folder of that name
+        fence.empty_trash_beside(self.paths)
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
@@ -293,7 +306,7 @@ class Saver:
 
     async def _commit(self, save: Save, round_: Round) -> None:
         now = asyncio.get_running_loop().time
-        claim, keep = self.history.claim, self.spec
+        claim = self.history.claim
         if self.proof is not None and not await self.proof.good():
             self.give_up(save.step)
             return
@@ -327,16 +340,25 @@ class Saver:
             self._lose(save, repr(error), None, now())
             return
         self._committed(save, done, round_, now())
+        self._begin_task(self._garbage, self._collect(done.step))
+
+    async def _collect(self, good: int) -> None:
+        keep = self.spec
         with contextlib.suppress(OSError):  # the next save collects it
             await self.blocking(
                 lambda: committed.collect_garbage(
                     self.paths,
-                    claim=claim,
+                    claim=self.history.claim,
                     keep_last=keep.keep_last,
                     keep_every_steps=keep.keep_every_steps,
-                    good=done.step,
+                    good=good,
                 )
             )
+
+    def _begin_task(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)

@@ -21,13 +21,14 @@ from launcher.report.diagnosis.taken import TAKEN
 from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
+from launcher.run.batch import LAST_WORDS
 from launcher.run.causes import CRASHES, MEANINGS, rank_clause
 from launcher.run.tracebacks import before_traceback
 from launcher.run.units import all_ranks, named_ranks, short_list
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 
-_LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
-"""How the agent of the leader's node ends that could not go on (`launcher.node.agent.entry`)."""
+_LEADERS = re.compile(rf"(?:{LAST_WORDS}|error: )(?:the leader failed: )?(\S.*)")
+"""How the agent of the leader's node ends that could not go on; in runs of older versions without the launcher's name."""
 
 EXPLANATIONS: dict[str, Explain] = {**TAKEN, **OF_GPUS}
 

@@ -199,7 +199,7 @@ def test_a_run_directory_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> 
     )
 
     assert done.returncode == 11
-    assert done.stderr.startswith("error: The run directory")
+    assert done.stderr.startswith("launcher: error: The run directory")
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -213,7 +213,10 @@ def test_a_node_outside_the_run(tmp_path: Path, node: int) -> None:
         text=True,
     )
 
-    assert (done.returncode, done.stderr.strip()) == (15, f"error: Node {node} does not belong to this run of 2 nodes.")
+    assert (done.returncode, done.stderr.strip()) == (
+        15,
+        f"launcher: error: Node {node} does not belong to this run of 2 nodes.",
+    )
 
 
 def test_agents_without_a_leader_are_dismissed() -> None:

@@ -23,7 +23,7 @@ from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.keeper_messages import KeeperWelcome, Revive, WithdrawRevival
 from launcher.node.wire.proofs import LifeKey
-from launcher.run.batch import GONE, MARK
+from launcher.run.batch import GONE, LAST_WORDS, MARK
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.spec import RunSpec, Work
@@ -271,7 +271,7 @@ def test_a_leader_whose_run_is_over_is_not_missed(scene: Scene, how: str) -> Non
         if how == "outcome":
             scene.paths.outcome.write_text("{}")
         elif how == "its words":
-            scene.write_log("error: the leader failed: no room\n")
+            scene.write_log(f"{LAST_WORDS}the leader failed: no room\n")
         elif how == "step cancelled":
             scene.write_log("slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-26T12:00:00 ***\n")
         elif how == "step cancelled, 26.05":

@@ -159,6 +159,16 @@ def test_a_task_that_could_not_begin_is_told_by_its_error(run) -> None:
     assert why(paths) == "The leader could not begin: No such file or directory: /img/x.sqsh."
 
 
+def test_an_error_that_a_setup_line_prints_is_nobodys_last_word(run) -> None:
+    """It went on: a killed leader or agent of that node is started again, and the run's end is not told by it."""
+    _, paths = run
+    (paths.submitit / "5_0_log.out").write_text(
+        f"{MARK}5.0\nerror: XDG_RUNTIME_DIR not set in the environment.\n12:00:01 agent: joined\n"
+    )
+
+    assert leader_words(paths) == ""
+
+
 def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log outlives requeues."""
     spec, paths = run

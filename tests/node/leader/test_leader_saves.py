@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
+import time
 
 import pytest
+
+from launcher.node.checkpoints import fence
 
 
 def deaths_at(w, steps):
@@ -101,3 +105,26 @@ def test_every_rank_hears_that_all_save_or_that_none_does(world, virtual):
     assert (words[asked[0]]["save_lost"], words[asked[0]]["save_agreed"]) == (everybody, set())
     assert len(asked) > 2
     assert all((words[step].get("save_lost"), words[step]["save_agreed"]) == (set(), everybody) for step in asked[1:-1])
+
+
+def test_nobody_waits_for_the_deletion_of_a_lost_save(world, virtual, monkeypatch):
+    """Terabytes on a slow file system take minutes: neither the leader's loop, which agents give up after 8 s, nor a requeue waits."""
+    slow, begun = threading.Event(), threading.Event()
+
+    def rmtree(folder, **how):
+        if ".tmp." in folder.name:
+            begun.set()
+            slow.wait(20)
+
+    monkeypatch.setattr(fence.shutil, "rmtree", rmtree)
+    w = world(nodes=2, checkpoint={"interval_steps": 10})
+    w.hooks[9] = [lambda worker: setattr(w, "disk_full", True)]
+    w.hooks[15] = [lambda worker: setattr(w, "disk_full", False)]
+    w.hooks[25] = [lambda worker: worker.round == 0 and worker.rank == 0 and worker.die(9)]
+    began = time.monotonic()
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert time.monotonic() - began < 15
+    assert w.events("save_failed")
+    assert begun.is_set()
+    slow.set()
