@@ -51,6 +51,8 @@ _WATCH_S = 0.5
 _LAST_S = 2.0
 """The other agents have seen it and left by then."""
 _UNHEARD_S = 60.0
+_ALONE_S = 600.0
+"""Nobody else would end the job: SLURM is asked for so long."""
 
 
 @frozen
@@ -138,11 +140,19 @@ def await_leader_end(
     return LeaderEnd(f"{leader_host}, the leader's host, did not answer for {SILENCE_S + DROP_S:.0f} s")
 
 
+def _facts(allocation: SlurmAllocation, patience_s: float) -> JobFacts | None:
+    """Return what SLURM says of the job, asked for so long: slurmctld may be starting again. None: it has not answered."""
+    end = time.monotonic() + patience_s
+    while (facts := allocation.facts()) is None and time.monotonic() < end:
+        time.sleep(_POLL_S)
+    return facts
+
+
 def _await_turn(allocation: SlurmAllocation, place: int) -> bool:
     """Wait for this node's turn; False when nothing is to be done any more."""
     turn = time.monotonic() + _TURN_S * place
     while True:
-        facts = allocation.facts()
+        facts = _facts(allocation, _UNHEARD_S)
         if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
             return False  # an agent that stays longer than the one that acted would cost the full delay
         if time.monotonic() >= turn:
@@ -199,7 +209,7 @@ def _finish_job(paths: RunPaths, allocation: SlurmAllocation, batch_host: str, *
     """Have a job that SLURM runs again start soon (``again``). End one whose run is over, or goes on in another job, and whose batch
     script is gone with its host: SLURM would keep it to its time limit.
     """
-    facts = None if allocation.taken() else allocation.facts()
+    facts = None if allocation.taken() else _facts(allocation, _ALONE_S)
     if facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes):
         outcome = read_outcome(paths.outcome)
         last = last_of(event_lines.read(paths.events), JobNamed)

@@ -48,6 +48,8 @@ from launcher.slurm.commands import clean_environment
 _PREEMPTED = ("preempted", "preempted_now")
 _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
+_UNANSWERED_S = 600.0
+"""Nobody else would have SLURM start the run again: it is asked for so long."""
 _FORGOTTEN_S = 600.0
 """A slurmctld that was killed just after it had taken the run back may come back without that. The job's last process stays so long
 to ask once more, where KillWait does not end it before."""
@@ -246,9 +248,16 @@ def _hand_back(
     paths: RunPaths, allocation: Allocation, attempt: int, decision: EndDecision, exclude: tuple[str, ...]
 ) -> bool:
     """Requeue the run; returns what `act` does."""
-    began = clock.now()
+    began, end = clock.now(), time.monotonic() + _UNANSWERED_S
     try:
-        handed = allocation.hand_back(exclude=exclude, delay_s=decision.delay_s)
+        handed = None
+        while handed is None:
+            try:
+                handed = allocation.hand_back(exclude=exclude, delay_s=decision.delay_s)
+            except NotAnsweredError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(1.0)
     except CancelledError:
         end_run(paths, allocation, attempt, "cancelled", "The job was cancelled.")
         return False

@@ -77,7 +77,7 @@ def restore(board: Board, past: list[Event]) -> tuple[int, bool]:
             board.nodes.add(asked.job_id)
     bad = {host: e.why or "" for e in mine if isinstance(e, Excluded) for host in e.hosts}
     for node in board.nodes.all:
-        node.bad = bad.get(node.name)
+        node.bad = bad.get(node.name, node.bad)
     board.saver.trusted.update(e.step for e in mine if isinstance(e, Saved) and e.step is not None)
     rounds = [e.round for e in mine if isinstance(e, RoundStarted) and e.round is not None]
     return max(rounds, default=-1) + 1, any(isinstance(e, PreflightDone) for e in mine)

@@ -169,7 +169,7 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
 def concluded(monkeypatch, tmp_path):
     """What becomes of a job whose last leader has ended; ``nodes`` are those that SLURM still lists, the batch host was n0."""
 
-    def conclude(*, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None):
+    def conclude(*, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None, unheard=0):
         paths = RunPaths(tmp_path)
         if outcome is not None:
             write_outcome(paths.outcome, {"state": outcome})
@@ -178,7 +178,7 @@ def concluded(monkeypatch, tmp_path):
                 paths.events,
                 events.event("requeued", attempt=0, how="continuation", job_id="6", seconds=0.1, delay_s=0.0),
             )
-        slurm = Slurm(running(nodes))
+        slurm = Slurm(*[None] * unheard, running(nodes))
         slurm.requeued = taken
 
         def act(*words, **how):
@@ -199,6 +199,17 @@ def test_a_job_without_a_batch_script_is_ended_when_its_run_is_over(concluded):
     assert concluded(outcome="completed") == ([True], 0)
     assert concluded(outcome="failed") == ([False], 0)
     assert concluded(outcome="completed", nodes="n[0-2]") == ([], 0)
+
+
+def test_a_slurmctld_that_is_away_for_a_while_ends_no_turn(adopt):
+    """Each of the agents that stay would leave at its first question without an answer."""
+    assert adopt(Slurm(*[None] * 20, running("n[1-2]")), silent=False)[0] == [("n0",)]
+
+
+def test_a_slurmctld_that_is_away_for_minutes_is_asked_again(concluded):
+    """Nobody else would end the job: one question without an answer would leave its hosts idle to the time limit."""
+    assert concluded(outcome="completed", unheard=200) == ([True], 0)
+    assert concluded(outcome="completed", unheard=400) == ([], 0)
 
 
 def test_a_job_without_a_batch_script_that_goes_on_elsewhere_is_ended(concluded):

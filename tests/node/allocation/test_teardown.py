@@ -14,7 +14,7 @@ from an_event import an_event
 
 from launcher.errors import SiteError
 from launcher.node.allocation import slurm_allocation, teardown
-from launcher.node.allocation.allocation import HandedBack, SignalMeaning
+from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets
 from launcher.run import asking, event_lines
@@ -120,6 +120,24 @@ def test_a_leader_that_died_is_requeued(run):
     types = [e["type"] for e in read_lines(run[1].events)]
     assert types == ["attempt_started", "decision", "attempt_ended", "requeued"]
     assert read_outcome(run[1].outcome) is None
+
+
+def test_a_slurm_that_takes_no_requeue_for_a_while_is_asked_again(run, monkeypatch):
+    """slurmctld is starting again: the leader is dead, and nobody else asks."""
+    naps = []
+    monkeypatch.setattr(teardown.time, "sleep", naps.append)
+    slurm = Slurm()
+    hand_back, refusals = slurm.hand_back, [NotAnsweredError("busy")] * 3
+
+    def busy(**how):
+        if refusals:
+            raise refusals.pop()
+        return hand_back(**how)
+
+    slurm.hand_back = busy
+
+    assert teardown.act(*run, slurm) is True
+    assert len(naps) == 3
 
 
 def test_a_host_that_cannot_be_done_without_is_told(run, monkeypatch):

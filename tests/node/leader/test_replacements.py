@@ -282,6 +282,9 @@ def test_a_new_leader_knows_each_job_by_its_index(world, virtual, monkeypatch):
         async def again():
             await asyncio.sleep(1)
             w.another(4, "r0").join(again=True)
+            refused = w.leader._board.nodes.all[3]
+            assert refused.bad == "SLURM did not accept its job"  # nobody waits for that one
+            assert not refused.comes
 
         return await w.attempt_once(again, revived=True, absent=(1,))
 
