@@ -51,6 +51,8 @@ from launcher.slurm.handback import RUNNING
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import job_facts
 
+_MOST_SHORT_LIVED, _SHORT_S = 20, 60.0
+"""Leaders in a row that answered and were gone so soon: none may have come so far as to count itself in restart.max_restarts."""
 _MOST_FAILURES = 2
 """New leaders in a row that did not come so far as to answer: the teardown then decides."""
 _UNHEARD_S = 60.0
@@ -105,7 +107,7 @@ class Keeper:
         self._leads: asyncio.subprocess.Process | None = None
         """The newest leader's step; None: it is in the batch script's."""
         self._peer: connection.Peer | None = None
-        self._heard = 0.0
+        self._heard = self._served_at = 0.0
         self._term_at = -math.inf
         """When this process received TERM last."""
         self._over = False
@@ -119,7 +121,7 @@ class Keeper:
         """
         self._task(self._read_input())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._heard_term)
-        failures = 0
+        failures = short_lived = 0
         while not self._over:
             peer = await self._find()
             if peer is not None:
@@ -127,7 +129,9 @@ class Keeper:
                 await self._serve(peer)
                 if self._over or not await self._leader_ended():
                     continue
-            if self._leader is None or failures == _MOST_FAILURES or not await self._lends():
+                short_lived = short_lived + 1 if time.monotonic() - self._served_at < _SHORT_S else 0
+            too_often = failures == _MOST_FAILURES or short_lived == _MOST_SHORT_LIVED
+            if self._leader is None or too_often or not await self._lends():
                 break
             failures += 1
             if not await self._start_leader():
@@ -171,6 +175,7 @@ class Keeper:
     async def _serve(self, peer: connection.Peer) -> None:
         """Do what the leader asks for until it says that all is over, or is lost."""
         self._peer, self._heard = peer, time.monotonic()
+        self._served_at = self._heard
         self._start_s = self._start_s or time.monotonic() - self._began
         peer.send(KeeperHello(pid=os.getpid(), mark=mark_of(os.getpid()), start_s=round(self._start_s, 1)))
         beat = self._task(self._beat(peer))

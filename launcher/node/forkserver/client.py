@@ -25,6 +25,8 @@ _START = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launch
 _SWEEP_POLL_S = 0.005
 _CLEAR_S = 6.0
 """A fork server that has not cleared a round by then is stopped (SIGSTOP): it is killed, and another one started."""
+_STUCK_S = 20.0
+"""Longer than the leader waits for a round's end: it has excluded the node by then."""
 
 OnExit = Callable[[int, float], None]
 """Status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal), time."""
@@ -222,8 +224,16 @@ class ForkServer:
         self._cleanup = loop.create_task(self._clean_up(again=was_ready))
 
     async def _clean_up(self, *, again: bool) -> None:
-        """End, reap and report what the dead fork server left: its orphans are this process's children now (subreaper)."""
+        """End, reap and report what the dead fork server left: its orphans are this process's children now (subreaper).
+
+        A process that the kernel holds (state D) is not waited for beyond `_STUCK_S`: SLURM deals with it when this one has ended.
+        """
+        end = time.monotonic() + _STUCK_S
         while left := self._orphans():
+            if time.monotonic() >= end:
+                held = ", ".join(f"{proc.pid} (state {proc.state})" for proc in left)
+                print(f"killed, and not ended after {_STUCK_S:.0f} s: {held}", file=sys.stderr, flush=True)
+                break
             proctable.kill_all(left)
             for proc in left:
                 if proc.ppid == os.getpid() and proc.pid != self.pid:

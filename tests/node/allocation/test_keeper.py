@@ -263,6 +263,18 @@ def test_an_end_of_the_leader_that_was_meant_is_no_death(scene: Scene) -> None:
     assert len(scene.started()) == 1
 
 
+def test_leaders_that_die_at_once_are_not_started_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is killed before its first decision has counted nothing in restart.max_restarts: the teardown decides after twenty."""
+    monkeypatch.setattr(module, "_MOST_SHORT_LIVED", 1)
+
+    async def act() -> None:
+        await leader_dies(scene)
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert scene.started() == []
+
+
 @pytest.mark.parametrize("how", ["outcome", "its words", "step cancelled", "step cancelled, 26.05", "job over", "TERM"])
 def test_a_leader_whose_run_is_over_is_not_missed(scene: Scene, how: str) -> None:
     """It has written the outcome or a last sentence, a step was cancelled, SLURM ends the job, or TERM came to the batch script."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from launcher.node.forkserver import proctable
+from launcher.node.forkserver import client, proctable
 from launcher.node.forkserver.child import GUARDED
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer, ForkServerError
 
@@ -376,6 +376,23 @@ def test_killing_the_fork_server_is_told_as_its_workers_ends(bench: Any) -> None
         assert b.left() == [b.server.pid]
 
     bench(body)
+
+
+def test_a_process_that_the_kernel_holds_keeps_nobody(bench: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """State D (a GPU off the bus, a dead mount) outlasts SIGKILL: its end is told as if it had ended, and the agent can leave."""
+    monkeypatch.setattr(client, "_STUCK_S", 0.5)
+    real = ForkServer._orphans
+    held = proctable.Proc(2**30, os.getpid(), 1, "D", 0.0, 0)
+    monkeypatch.setattr(ForkServer, "_orphans", lambda self: [*real(self), held])
+
+    async def body(b: Bench) -> None:
+        await b.fork("with_family")
+        await b.until(lambda: "up" in b.log())
+        await asyncio.wait_for(b.server.stop(), WAIT_S)
+        assert await b.ended() == -signal.SIGKILL
+
+    bench(body)
+    assert "killed, and not ended after 0 s: 1073741824 (state D)" in capfd.readouterr().err
 
 
 def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
