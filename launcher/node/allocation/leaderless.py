@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from launcher.frozen import frozen
 from launcher.node.allocation.early_exits import hosts_in
+from launcher.node.allocation.held_allocation import conclude_reruns
 from launcher.node.allocation.reach import host_answers
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
@@ -98,6 +99,8 @@ def adopt(
     if not silent and leads():  # of a silent one that has just been asked
         return
     again = act(spec, paths, allocation, exclude=(leader_host,), told=told, said=end.said)
+    if spec.hold and not again:
+        conclude_reruns(paths, end.said.rstrip(".") or "its hold has ended")
     _finish_job(paths, allocation, batch_host, again=again)
 
 

@@ -44,7 +44,7 @@ class Slurm:
         return False
 
 
-SPEC = SimpleNamespace()
+SPEC = SimpleNamespace(hold=False)
 
 
 class Clock:
@@ -163,6 +163,18 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
 
     assert acted == []
     assert took < 120
+
+
+def test_a_rerun_ends_with_its_hold(adopt, monkeypatch):
+    """Its leader was on the lost host, too, and there is no batch script whose teardown would write how it ended."""
+    ended = []
+    monkeypatch.setattr(leaderless, "act", lambda *words, **how: False)
+    monkeypatch.setattr(leaderless, "conclude_reruns", lambda hold, said: ended.append(said))
+    monkeypatch.setattr(SPEC, "hold", True)
+
+    adopt(Slurm(*[running()] * 10, running("n[1-2]")))
+
+    assert ended == ["n0, the leader's host, stopped answering and SLURM has removed it from the job"]
 
 
 @pytest.fixture
