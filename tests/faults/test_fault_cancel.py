@@ -163,6 +163,21 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
     assert digest(run) == undisturbed(3)
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_whoever_dies_while_it_saves_and_stops(clean: Cluster, tmp_path: Path, node: int) -> None:
+    """The leader, or another node's agent: the wish to end the run outlives it, and no new round begins."""
+    run = on_three_hosts(clean, tmp_path)
+    (run.paths.root / "slow-save").write_text("15")
+    launcher(clean, run, "cancel", run.paths.id, "--save")
+    run.wait("the agreed step", lambda: run.told("agreed"))
+
+    inflict.kill_agent(run, node)
+
+    is_gone(clean, run, lost=None)
+    assert len(run.told("round_started")) == 1
+    assert not run.paths.request.exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [
