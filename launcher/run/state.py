@@ -155,6 +155,9 @@ def is_requested(paths: RunPaths) -> bool:
 
 
 def forget_request(paths: RunPaths) -> None:
-    """Remove the user's request: the run has stopped, or will not. Until then whoever takes a dead leader's place must find it."""
+    """Remove the user's request: the run goes on.
+
+    Where it stops, the request stays: whoever takes a dead leader's place must find it, and `launcher why` reads it.
+    """
     with contextlib.suppress(OSError):
         paths.request.unlink()

@@ -175,7 +175,6 @@ def test_whoever_dies_while_it_saves_and_stops(clean: Cluster, tmp_path: Path, n
 
     is_gone(clean, run, lost=None)
     assert len(run.told("round_started")) == 1
-    assert not run.paths.request.exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from launcher.errors import RunCancelledError, RunFailedError
 from launcher.node.allocation.allocation import Allocation
 from launcher.run import clock, event_lines, events
 from launcher.run.paths import RunPaths
-from launcher.run.state import forget_passed, forget_request, write_outcome
+from launcher.run.state import forget_passed, write_outcome
 
 
 def end_run(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reason: str) -> None:
@@ -22,7 +22,6 @@ def end_run(paths: RunPaths, allocation: Allocation, attempt: int, state: str, r
     tell(paths, attempt, "ended", **ended)
     write_outcome(paths.outcome, {**ended, "t": clock.now(), "attempt": attempt, "metrics": {}, "cause": None})
     forget_passed(paths)
-    forget_request(paths)
     print(reason, file=sys.stderr)
 
 

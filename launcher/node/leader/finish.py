@@ -19,7 +19,7 @@ from launcher.node.wire.messages import Shutdown
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import GONE
-from launcher.run.state import forget_passed, forget_request, write_outcome
+from launcher.run.state import forget_passed, write_outcome
 
 _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
@@ -72,7 +72,6 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
                "metrics": dict(board.metrics), "cause": evidence.cause and evidence.cause.to_wire()}  # fmt: skip
     await board.blocking(board.history.flush)
     await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
-    await board.blocking(lambda: forget_request(board.paths))
     if gone is not None:
         await board.blocking(lambda: tell_outside(board, gone, reason))
     # Only now: notifications read the run's files, and slow trackers must not delay the outcome.

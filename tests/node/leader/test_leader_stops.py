@@ -99,7 +99,6 @@ def test_a_cancel_after_a_preemption_outranks_it(world, virtual, how):
     ending = virtual(w.attempt_once(script))
 
     assert ending.state == "cancelled"
-    assert not w.paths.request.exists()
     assert w.allocation.said == [("forbid_requeue",)]
 
 
@@ -115,8 +114,8 @@ def test_slurm_not_answering_saves_and_does_not_requeue(world, virtual):
     assert w.events("stopped")[0]["lost_steps"] == 0
 
 
-def test_a_users_request_is_read_once(world, virtual):
-    """`cancel --save`: agreed stop without a deadline, saved, cancelled, the request file gone."""
+def test_a_users_request_stays_on_file(world, virtual):
+    """`cancel --save`: agreed stop without a deadline, saved, cancelled. `why` and whoever replaces a dead leader read the request."""
     w = world(checkpoint={"interval_steps": 1000})
     w.allocation.means = SignalMeaning("user")
     w.save_s = 100.0
@@ -130,7 +129,7 @@ def test_a_users_request_is_read_once(world, virtual):
 
     assert ending.state == "cancelled"
     assert w.events("stopped")[0]["lost_steps"] == 0
-    assert not w.paths.request.exists()
+    assert w.paths.request.exists()
 
 
 def test_during_start_up_there_is_nothing_to_save(world, virtual):
@@ -451,7 +450,7 @@ def test_a_request_that_a_slow_file_system_shows_late_is_found(world, virtual):
 
     assert ending.state == "cancelled"
     assert w.events("stopped")[0]["lost_steps"] == 0
-    assert not w.paths.request.exists()
+    assert w.paths.request.exists()
 
 
 def test_term_sent_by_hand_ends_the_run_for_good(world, virtual):
