@@ -82,6 +82,18 @@ def test_a_killed_leader_costs_its_own_agent_alone(clean: Cluster, tmp_path: Pat
     assert [process for process in others if not process.is_running()] == []
 
 
+def test_an_agent_of_a_run_that_was_preempted_before_is_started_again(clean: Cluster, tmp_path: Path) -> None:
+    """The job's record may still tell of the preemption in its next life: that is no reason to give the job back."""
+    run = start(clean, tmp_path)
+    inflict.preempt(clean, run.state()["nodes"], seconds=5)
+    run.wait("the next attempt's first step", lambda: run.told("first_step", attempt=1), 240)
+
+    inflict.kill_agent(run, 1)
+
+    run.wait("a new round in that attempt", lambda: run.told("first_step", attempt=1, round=1), 60)
+    assert len(run.told("attempt_started")) == 2
+
+
 def test_a_cancelled_step_cancels_the_run(clean: Cluster, tmp_path: Path) -> None:
     """`scancel JOB.0` kills every agent at once: nothing of it is started again, and nothing comes back."""
     run = start(clean, tmp_path)
