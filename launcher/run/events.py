@@ -377,8 +377,3 @@ def parse_event(values: dict[str, Any], problems: list[str]) -> Event:
 def last_of(history: Sequence[Event], *types: type[EventKind]) -> EventKind | None:
     """Return the newest event of the given types."""
     return next((e for e in reversed(history) if isinstance(e, types)), None)
-
-
-def was_terminated(history: Sequence[Event], attempt: int) -> bool:
-    """Return whether somebody has sent TERM to the job in an attempt, which ends the run for good."""
-    return any(isinstance(e, SignalReceived) and e.attempt == attempt and e.meaning == "terminated" for e in history)

@@ -154,6 +154,12 @@ def is_requested(paths: RunPaths) -> bool:
         return False
 
 
+def note_request(paths: RunPaths, signal: str) -> None:
+    """Write down that a signal sent by hand ends the run, for whoever takes a dead leader's place. Never raises."""
+    with contextlib.suppress(OSError):
+        write_atomic(paths.request, json.dumps({"action": "stop", "save": True, "signal": signal}) + "\n", mode=0o600)
+
+
 def forget_request(paths: RunPaths) -> None:
     """Remove the user's request: the run goes on.
 

@@ -11,7 +11,7 @@ from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome
+from launcher.run.state import forget_request, read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, is_hold, locate, open_jobs, scancel, withdraw_early
 
@@ -51,6 +51,8 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         _announce([paths], where.ask_to_save, save=True)
         return Cancelled(f"{paths.id} is saving and will then stop", over=False)
     job = where.job_id
+    if where.backend != "slurm":
+        forget_request(paths)  # an earlier one to save: TERM without a request ends the run at once
     _announce([paths] if where.backend == "slurm" else [], where.cancel)
     if _gone(paths, where, job, waits):
         return Cancelled(f"{paths.id} is cancelled", over=True)

@@ -394,5 +394,7 @@ def test_what_others_could_have_written_is_not_started(tmp_path: Path, env: dict
     refused = subprocess.run(agent, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     assert refused.returncode == RunDirError.exit_code
-    assert refused.stderr.startswith(f"error: {target} can be written by everybody, and this run would execute it: ")
+    assert refused.stderr.startswith(
+        f"launcher: error: {target} can be written by everybody, and this run would execute it: "
+    )
     assert not (root / "started").exists()

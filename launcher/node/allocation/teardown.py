@@ -38,7 +38,6 @@ from launcher.run.events import (
     RunSubmitted,
     SignalReceived,
     last_of,
-    was_terminated,
 )
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
@@ -223,7 +222,7 @@ def act(
     else:
         mine = _handed_back(history, life) is None  # a requeue sends TERM, too
         meaning = _meaning(allocation, mine and (told or step_cancelled(paths)))
-        if mine and meaning != "unknown" and (is_requested(paths) or was_terminated(history, attempt)):
+        if mine and meaning != "unknown" and is_requested(paths):
             meaning = "cancelled"  # the leader has died while it stopped the run for that
         if not said and (words := leader_words(paths)):
             said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"

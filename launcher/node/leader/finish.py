@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
@@ -26,6 +27,8 @@ _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedE
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING, Kind.PORTS_TAKEN)
 _NOTIFY_S = 8.0
 """At the end of a run the allocation is held at most this long, while notifications and metrics are delivered."""
+_DELETE_S = 120.0
+"""At the end of a run the allocation is held at most this long, while old checkpoints are deleted: nobody else would."""
 _KILLED_SOON_S = 2.0
 """The same after a cancel, when SLURM is about to kill."""
 _LEFT_OVER_S = 1.0
@@ -78,7 +81,8 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     board.notifier.tell(state, reason)
     board.tracking.end(state, reason)
     limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
-    await _close(board, limit_s)
+    soon = board.interrupt is not None and board.interrupt.deadline < math.inf
+    await _close(board, limit_s, limit_s if soon else _DELETE_S)
     if not await board.blocking(lambda: fence.is_over(board.paths, board.claim)):  # a newer attempt may need them
         await board.blocking(lambda: forget_passed(board.paths))
     absent = board.nodes.missing
@@ -165,7 +169,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
     await board.blocking(board.allocation.withdraw_nodes)
-    await _close(board, _LEFT_OVER_S)
+    await _close(board, _LEFT_OVER_S, _LEFT_OVER_S)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
         await board.blocking(board.allocation.pull_forward)
@@ -218,13 +222,13 @@ def _lost(board: Board) -> list[Node]:
     return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t and not n.leaves]
 
 
-async def _close(board: Board, limit_s: float) -> None:
-    """Deliver and delete what is left, for so long, and write the rest of the history."""
+async def _close(board: Board, limit_s: float, delete_s: float) -> None:
+    """Deliver and delete what is left, for so long each, and write the rest of the history."""
     deleting = fence.empty_trash_beside(board.paths)
     await asyncio.gather(
         board.notifier.drain(limit_s),
         board.tracking.drain(limit_s),
-        board.until(lambda now: None if deleting.is_alive() else True, timeout_s=limit_s),
+        board.until(lambda now: None if deleting.is_alive() else True, timeout_s=delete_s),
     )
     await board.blocking(board.history.close)
 

@@ -42,9 +42,9 @@ from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Shutdown
 from launcher.run import clock, event_lines
-from launcher.run.asking import exists
+from launcher.run.asking import load_object
 from launcher.run.causes import MEANINGS
-from launcher.run.events import Event, Hang, NodeLost, WorkerFailed, was_terminated
+from launcher.run.events import Event, Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -152,7 +152,7 @@ class Leader:
         anchor = await self._patiently(lambda: Anchor(paths.root))
         await self.blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: event_lines.recall(paths.events))
-        requested = await self._patiently(lambda: exists(paths.request, paths.root))
+        requested = await self._patiently(lambda: load_object(paths.request, paths.root))
         budgets = Budgets().feed_all(told)
         history = HistoryWriter(paths, claim, threaded=self.blocking is asyncio.to_thread, heard=budgets.feed)
         changed = asyncio.Event()
@@ -181,10 +181,9 @@ class Leader:
         if news := owed(told):
             board.notifier.tell("preempted", f"{news} The run continues as attempt {attempt}.")
         await board.tracking.start()
-        if requested:
-            board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
-        elif claim.leader and was_terminated(told, attempt):
-            board.stop_wanted(Kind.TERMINATED, MEANINGS["terminated"].clause.format(name="TERM"), None)
+        if requested is not None:
+            by = Kind.USER_STOP if "signal" not in requested else Kind.TERMINATED
+            board.stop_wanted(by, MEANINGS[by.value].clause.format(name=requested.get("signal")), None)
         if self._wanted is not None:
             board.stop_wanted(*self._wanted)
         return board

@@ -155,6 +155,8 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
         return OVER
     # A round that ends while it is being stopped is the end of the stop: a new one would be stopped before its first step.
     stop = board.interrupt if board.interrupt and board.interrupt.evidence.kind is not Kind.NODE_LEAVES else None
+    if round_.all_finished and (round_.lost or stop is not None):
+        return _finished(board, round_)  # what is left is the last commit, which the leader makes alone
     if round_.lost:
         return stop.evidence if stop is not None else _lost(round_)
     if (proof := board.saver.proof) is not None and proof.damage is not None and board.interrupt is None:

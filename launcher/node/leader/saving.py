@@ -105,6 +105,7 @@ class Saver:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _removals: set[asyncio.Task[None]] = field(default_factory=set)
     """Of saves that were given up."""
+    _removing: set[int] = field(default_factory=set)
     _garbage: set[asyncio.Task[None]] = field(default_factory=set)
     """Deletions of old checkpoints: terabytes on a slow file system take minutes, for which no requeue can wait."""
     _costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
@@ -140,7 +141,7 @@ class Saver:
 
     def save_begun(self, step: int, now: float) -> None:
         """Note that a worker has begun to save ``step``."""
-        if not self.is_committed(step):
+        if not self.is_committed(step) and step not in self._removing:
             self._lost.discard(step)  # a worker tries its last save again
             self._get(step, now)
 
@@ -288,7 +289,11 @@ class Saver:
 
     async def _remove(self, step: int, round_: Round) -> None:
         tmp = self.paths.checkpoint_tmp(self.history.claim.attempt, round_.number, step)
-        await self.blocking(lambda: fence.throw_away(tmp))
+        self._removing.add(step)  # what a rank writes there meanwhile goes with it
+        try:
+            await self.blocking(lambda: fence.throw_away(tmp))
+        finally:
+            self._removing.discard(step)
         round_.send(
             SaveLost(step=step)
         )  # only now: the last save of all is then written anew, into a folder of that name

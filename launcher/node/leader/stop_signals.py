@@ -15,6 +15,7 @@ from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.causes import MEANINGS
+from launcher.run.state import note_request
 
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
@@ -79,6 +80,8 @@ class Signals:
             meaning = SignalMeaning("unknown")
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=sent, meaning=meaning.kind, left_s=left)
+        if meaning.kind == Kind.TERMINATED.value:
+            await board.blocking(lambda: note_request(board.paths, sent))
         if meaning.kind == Kind.FALSE_ALARM.value:
             await self._await_request()
             self._inbox.usr2_meant_nothing()

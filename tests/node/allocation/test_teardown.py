@@ -93,16 +93,11 @@ def test_a_batch_script_that_was_sent_term_by_hand_was_cancelled(run, told, acti
     assert (read_outcome(paths.outcome) or {}).get("state") == ("cancelled" if told else None)
 
 
-@pytest.mark.parametrize("how", ["request", "signal"])
 @pytest.mark.parametrize("meaning", ["terminated", "preempted"])
-def test_a_leader_that_died_while_it_stopped_the_run_for_good(run, how, meaning):
-    """The user's request, or the TERM that somebody has sent, is obeyed although its leader is dead: the run does not come back."""
+def test_a_leader_that_died_while_it_stopped_the_run_for_good(run, meaning):
+    """The wish to end the run is obeyed although the leader that heard it is dead: the run does not come back."""
     spec, paths = run
-    if how == "request":
-        paths.request.write_text("{}")
-    else:
-        told = {"host": "n0", "name": "TERM", "meaning": "terminated"}
-        event_lines.append(paths.events, an_event("signal", attempt=0, **told))
+    paths.request.write_text("{}")
 
     assert teardown.act(spec, paths, Slurm(meaning=meaning)) is False
     assert read_outcome(paths.outcome)["state"] == "cancelled"

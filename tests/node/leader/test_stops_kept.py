@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
 from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.checkpoints import committed
 
 SPARES = pytest.mark.parametrize("spares", [0, 1])
 
@@ -88,9 +90,10 @@ def test_a_leader_that_takes_a_dead_ones_place_ends_the_run(world, virtual, kind
     assert virtual(both()).state == "cancelled"
 
 
-def test_a_withdrawn_stop_leaves_no_wish(world, virtual):
+@pytest.mark.parametrize("kind", ["user", "terminated"])
+def test_a_withdrawn_stop_leaves_no_wish(world, virtual, kind):
     """Ranks that do not agree go on training: a leader that takes over later must not end the run for it."""
-    w = training(world, "user")
+    w = training(world, kind)
 
     async def begun():
         leading = asyncio.ensure_future(w.attempt_once())
@@ -98,10 +101,38 @@ def test_a_withdrawn_stop_leaves_no_wish(world, virtual):
         for node in w.nodes:
             for worker in node.workers:
                 worker.hear = lambda order: None
-        ask(w, "user")
+        ask(w, kind)
+        await w.until(lambda: w.paths.request.exists())
         await w.until(lambda: any("withdrawn" in e["text"] for e in w.events("warning")))
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 
     virtual(begun())
     assert not w.paths.request.exists()
+
+
+def test_a_run_whose_last_checkpoint_is_not_committed_has_not_completed(world, virtual, monkeypatch):
+    """Every rank has finished, the folder does not answer, a stop is asked for and a node is lost: the commit is waited for."""
+    w = world(checkpoint={"interval_steps": 10})
+    w.allocation.means = SignalMeaning("user")
+    w.total_steps, w.step_s = 25, 1.0
+    real, away = committed.commit_checkpoint, [True]
+
+    def commit(paths, *, step, **how):
+        if step == 25 and away:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(paths, step=step, **how)
+
+    monkeypatch.setattr(committed, "commit_checkpoint", commit)
+
+    async def script():
+        await w.until(lambda: any(e["step"] == 25 for e in w.events("save_started")))
+        await asyncio.sleep(3)
+        ask(w, "user")
+        await asyncio.sleep(3)
+        w.nodes[1].die()
+        await asyncio.sleep(5)
+        away.clear()
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert w.events("saved")[-1]["step"] == 25
