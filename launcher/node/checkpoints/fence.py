@@ -199,11 +199,9 @@ def empty_trash(paths: RunPaths) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def empty_trash_beside(paths: RunPaths) -> threading.Thread:
-    """Do `empty_trash` in a thread that the process's end does not wait for; returns it."""
-    thread = threading.Thread(target=empty_trash, args=(paths,), name="trash", daemon=True)
-    thread.start()
-    return thread
+def empty_trash_beside(paths: RunPaths) -> None:
+    """Do `empty_trash` in a thread that neither the leader's loop nor the process's end waits for."""
+    threading.Thread(target=empty_trash, args=(paths,), name="trash", daemon=True).start()
 
 
 def discard_unfinished(paths: RunPaths, claim: Claim) -> None:

@@ -224,11 +224,11 @@ def _lost(board: Board) -> list[Node]:
 
 async def _close(board: Board, limit_s: float, delete_s: float) -> None:
     """Deliver and delete what is left, for so long each, and write the rest of the history."""
-    deleting = fence.empty_trash_beside(board.paths)
+    deleting = asyncio.ensure_future(board.blocking(lambda: fence.empty_trash(board.paths)))
     await asyncio.gather(
         board.notifier.drain(limit_s),
         board.tracking.drain(limit_s),
-        board.until(lambda now: None if deleting.is_alive() else True, timeout_s=delete_s),
+        asyncio.wait({deleting}, timeout=delete_s),
     )
     await board.blocking(board.history.close)
 
