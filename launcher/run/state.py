@@ -34,12 +34,13 @@ import contextlib
 import glob
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.run import event_lines
-from launcher.run.asking import exists
+from launcher.run.asking import exists, load_object
 from launcher.run.events import AttemptStarted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
@@ -154,10 +155,14 @@ def is_requested(paths: RunPaths) -> bool:
         return False
 
 
-def note_request(paths: RunPaths, signal: str) -> None:
-    """Write down that a signal sent by hand ends the run, for whoever takes a dead leader's place. Never raises."""
-    with contextlib.suppress(OSError):
-        write_atomic(paths.request, json.dumps({"action": "stop", "save": True, "signal": signal}) + "\n", mode=0o600)
+def read_request(paths: RunPaths) -> dict[str, Any] | None:
+    """Return what is written of the wish that the run stops; None without one. Raises OSError."""
+    return (load_object(paths.request, paths.root) or {}) if exists(paths.request, paths.root) else None
+
+
+def write_request(paths: RunPaths, **values: Any) -> None:
+    """Write that the run is to stop: the user's wish, or with ``signal`` that of whoever sent it by hand. Raises OSError."""
+    write_atomic(paths.request, json.dumps({"action": "stop", "t": time.time(), **values}) + "\n", mode=0o600)
 
 
 def forget_request(paths: RunPaths) -> None:

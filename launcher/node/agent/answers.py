@@ -23,8 +23,8 @@ class Answers:
         self._tell = tell
         self._given: dict[tuple[object, ...], dict[int, FromWorker]] = {}
         """By question, then by rank."""
-        self._told: dict[object, tuple[tuple[object, ...], set[int]]] = {}
-        """Of each kind the question that some have answered, and who: the last rank to answer waits for nobody."""
+        self._told: dict[tuple[object, ...], set[int]] = {}
+        """Of a question that not all have answered, whose answers the leader has: the last rank to answer waits for nobody."""
 
     def take(self, rank: int, said: FromWorker) -> None:
         """Take in an answer; with the last one the leader is told. An earlier one of that rank goes first."""
@@ -40,13 +40,8 @@ class Answers:
         """Tell what is complete: a rank may have ended that had not answered."""
         awaited = set(self._awaited()) if self._given else set()
         for question, given in list(self._given.items()):
-            if awaited <= self._all_told(question, given):
+            if awaited <= given.keys() | self._told.get(question, set()):
                 self._send(question, given)
-
-    def _all_told(self, question: tuple[object, ...], given: dict[int, FromWorker]) -> set[int]:
-        """Return who has answered this question, those included that now do."""
-        last, told = self._told.get(question[0], (question, set()))
-        return {*given, *(told if last == question else ())}
 
     def flush(self, rank: int) -> None:
         """Tell what this rank has answered: another message of it follows."""
@@ -57,8 +52,9 @@ class Answers:
     def _send(self, question: tuple[object, ...], given: dict[int, FromWorker]) -> None:
         if self._given.get(question) is given:
             del self._given[question]
-            told = self._all_told(question, given)
-            self._told[question[0]] = question, told if not told.issuperset(self._awaited()) else set()
+            told = self._told.pop(question, set()) | given.keys()
+            if not told.issuperset(self._awaited()):
+                self._told[question] = told
             shards = {rank: said for rank, said in sorted(given.items()) if isinstance(said, WorkerShard)}
             if shards:
                 self._tell(shards_written(self._round, shards))

@@ -20,7 +20,7 @@ from typing import Any
 
 from launcher.errors import SiteError
 from launcher.frozen import frozen
-from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, NotAnsweredError
+from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, HandedBack, NotAnsweredError
 from launcher.node.allocation.early_exits import leader_words, srun_end, start_words, step_cancelled
 from launcher.node.allocation.end_run import end_run, tell
 from launcher.node.checkpoints import fence
@@ -247,16 +247,9 @@ def _hand_back(
     paths: RunPaths, allocation: Allocation, attempt: int, decision: EndDecision, exclude: tuple[str, ...]
 ) -> bool:
     """Requeue the run; returns what `act` does."""
-    began, end = clock.now(), time.monotonic() + _UNANSWERED_S
+    began = clock.now()
     try:
-        handed = None
-        while handed is None:
-            try:
-                handed = allocation.hand_back(exclude=exclude, delay_s=decision.delay_s)
-            except NotAnsweredError:
-                if time.monotonic() >= end:
-                    raise
-                time.sleep(1.0)
+        handed = _handed(allocation, exclude, decision.delay_s)
     except CancelledError:
         end_run(paths, allocation, attempt, "cancelled", "The job was cancelled.")
         return False
@@ -274,6 +267,18 @@ def _hand_back(
     took = round(clock.now() - began, 2)
     tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=decision.delay_s)
     return handed.how != "continuation" and decision.delay_s == 0
+
+
+def _handed(allocation: Allocation, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+    """Hand the job back; ask again while SLURM does not answer. Raises SiteError."""
+    end = time.monotonic() + _UNANSWERED_S
+    while True:
+        try:
+            return allocation.hand_back(exclude=exclude, delay_s=delay_s)
+        except NotAnsweredError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(1.0)
 
 
 def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, int]:

@@ -37,18 +37,17 @@ from launcher.node.leader.timed_checks import TimedChecks
 from launcher.node.leader.tracking import Tracking
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
-from launcher.node.policy.decisions import ENDS, Action, Decision, Evidence, Kind, Situation, decide
+from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Shutdown
 from launcher.run import clock, event_lines
-from launcher.run.asking import load_object
 from launcher.run.causes import MEANINGS
 from launcher.run.events import Event, Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import is_requested, keep_room, read_state
+from launcher.run.state import is_requested, keep_room, read_request, read_state
 
 _T = TypeVar("_T")
 
@@ -152,7 +151,7 @@ class Leader:
         anchor = await self._patiently(lambda: Anchor(paths.root))
         await self.blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: event_lines.recall(paths.events))
-        requested = await self._patiently(lambda: load_object(paths.request, paths.root))
+        requested = await self._patiently(lambda: read_request(paths))
         budgets = Budgets().feed_all(told)
         history = HistoryWriter(paths, claim, threaded=self.blocking is asyncio.to_thread, heard=budgets.feed)
         changed = asyncio.Event()
@@ -182,8 +181,10 @@ class Leader:
             board.notifier.tell("preempted", f"{news} The run continues as attempt {attempt}.")
         await board.tracking.start()
         if requested is not None:
-            by = Kind.USER_STOP if "signal" not in requested else Kind.TERMINATED
-            board.stop_wanted(by, MEANINGS[by.value].clause.format(name=requested.get("signal")), None)
+            if name := requested.get("signal"):
+                board.stop_wanted(Kind.TERMINATED, MEANINGS["terminated"].clause.format(name=name), None)
+            else:
+                board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
         if self._wanted is not None:
             board.stop_wanted(*self._wanted)
         return board
@@ -240,7 +241,7 @@ class Leader:
                 number += 1
             if evidence.kind is Kind.UNKNOWN_SIGNAL:
                 evidence = await self._signals.ask_why_again(evidence)
-            evidence = self._or_end(end_of_hold(evidence) if self._hold is not None else evidence)
+            evidence = end_of_hold(evidence) if self._hold is not None else evidence
             decision = await self._decide(evidence)
             if decision.action is not Action.NEW_ROUND:
                 break
@@ -278,12 +279,6 @@ class Leader:
                 evidence = await self._signals.ask_why_again(evidence)
             if evidence is None or evidence.kind is not Kind.FALSE_ALARM:
                 return evidence
-
-    def _or_end(self, evidence: Evidence) -> Evidence:
-        """Return the wish to end the run where the run would go on: it came while a round ended for another reason."""
-        it = self._board.interrupt
-        goes_on = decide(evidence, self._situation(evidence)).action in (Action.NEW_ROUND, Action.REQUEUE)
-        return it.evidence if it is not None and it.evidence.kind in ENDS and goes_on else evidence
 
     async def _decide(self, evidence: Evidence) -> Decision:
         board = self._board

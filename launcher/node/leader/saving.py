@@ -103,11 +103,10 @@ class Saver:
     _last_begun: float = 0.0
     _retry_at: float = math.inf
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _removals: set[asyncio.Task[None]] = field(default_factory=set)
-    """Of saves that were given up."""
+    _deletions: set[asyncio.Task[None]] = field(default_factory=set)
+    """Of old checkpoints and lost saves: terabytes on a slow file system take minutes, for which no requeue can wait."""
     _removing: set[int] = field(default_factory=set)
-    _garbage: set[asyncio.Task[None]] = field(default_factory=set)
-    """Deletions of old checkpoints: terabytes on a slow file system take minutes, for which no requeue can wait."""
+    """Steps of lost saves whose folders are about to go, with what a rank writes there meanwhile."""
     _costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds for which each of the latest saves paused training."""
     _hurry: Callable[[], bool] = lambda: False
@@ -132,7 +131,7 @@ class Saver:
         In a ``hurry`` a folder that does not answer is not waited for.
         """
         self._hurry = hurry
-        while waited := [*self._tasks, *(() if hurry() else self._garbage)]:
+        while waited := [*self._tasks, *(() if hurry() else self._deletions)]:
             await asyncio.wait(waited, timeout=_LOOK_S)
         if self.proof is not None:
             await self.proof.halt()
@@ -245,7 +244,7 @@ class Saver:
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
             self.history.warn(f"not every rank has saved step {save.step:,}; the leader gave that save up")
             self.give_up(save.step)
-        if not self.spec.enabled or self._saves or self._removals:  # one in flight
+        if not self.spec.enabled or self._saves or self._removing:  # one in flight
             return
         if now < self._retry_at and now - self._last_begun < self._interval_s(mttf_s):
             return
@@ -285,18 +284,17 @@ class Saver:
         if self._saves.pop(step, None) is None:  # no rank has begun
             self.round.send(SaveLost(step=step))
             return
-        self._begin_task(self._removals, self._remove(step, self.round))
+        self._removing.add(step)
+        self._begin_task(self._deletions, self._remove(step, self.round))
 
     async def _remove(self, step: int, round_: Round) -> None:
         tmp = self.paths.checkpoint_tmp(self.history.claim.attempt, round_.number, step)
-        self._removing.add(step)  # what a rank writes there meanwhile goes with it
         try:
             await self.blocking(lambda: fence.throw_away(tmp))
         finally:
             self._removing.discard(step)
-        round_.send(
-            SaveLost(step=step)
-        )  # only now: the last save of all is then written anew, into a folder of that name
+        # Only now: the last save of all is then written anew, into a folder of that name.
+        round_.send(SaveLost(step=step))
         fence.empty_trash_beside(self.paths)
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
@@ -345,7 +343,7 @@ class Saver:
             self._lose(save, repr(error), None, now())
             return
         self._committed(save, done, round_, now())
-        self._begin_task(self._garbage, self._collect(done.step))
+        self._begin_task(self._deletions, self._collect(done.step))
 
     async def _collect(self, good: int) -> None:
         keep = self.spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Coroutine
 from typing import Any
@@ -15,7 +16,7 @@ from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.causes import MEANINGS
-from launcher.run.state import note_request
+from launcher.run.state import write_request
 
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
@@ -81,7 +82,8 @@ class Signals:
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=sent, meaning=meaning.kind, left_s=left)
         if meaning.kind == Kind.TERMINATED.value:
-            await board.blocking(lambda: note_request(board.paths, sent))
+            with contextlib.suppress(OSError):  # for whoever takes this leader's place, should it die meanwhile
+                await board.blocking(lambda: write_request(board.paths, signal=sent))
         if meaning.kind == Kind.FALSE_ALARM.value:
             await self._await_request()
             self._inbox.usr2_meant_nothing()

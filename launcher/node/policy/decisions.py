@@ -64,10 +64,6 @@ class Kind(str, Enum):
     FENCED = "fenced"
 
 
-ENDS = (Kind.USER_STOP, Kind.TERMINATED, Kind.CANCELLED)
-"""Somebody wants the run to end."""
-
-
 class Action(str, Enum):
     """What is done about it."""
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from launcher.errors import RunCancelledError
 from launcher.run import event_lines, events
-from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
-from launcher.run.state import forget_passed, read_outcome, write_outcome
+from launcher.run.state import forget_passed, read_outcome, write_outcome, write_request
 from launcher.submission.folder import make_folder
 
 _LAST_WRITE_S = 0.2
@@ -20,7 +18,7 @@ _LAST_WRITE_S = 0.2
 def request_stop(paths: RunPaths, *, save: bool) -> None:
     """Write the user's request to stop the run; a signal then announces it. Raises RunDirError."""
     with make_folder.writing(paths.root):
-        write_atomic(paths.request, json.dumps({"action": "stop", "save": save, "t": time.time()}) + "\n", mode=0o600)
+        write_request(paths, save=save)
 
 
 def write_cancelled(runs: Sequence[RunPaths], reason: str) -> None:
