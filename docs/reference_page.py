@@ -25,7 +25,7 @@ Made from `launcher/config/document/schema.py` by `make docs`. `launcher schema 
 
 Values come, the weakest first, from `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,
 `~/.config/launcher/site.yaml`, the job file, and `key.path=value` on the command line. Mappings merge, lists are replaced,
-and `key=null` unsets. Every fault is reported at once, as `file:line:column: key.path: what is wrong`.
+and `key=null` unsets an optional key. Every fault is reported at once, as `file:line:column: key.path: what is wrong`.
 
 `${params.x}` stands for another key of the job, `${oc.env:USER}` for an environment variable (never a secret:
 `environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\\\${` writes `${` itself.

@@ -53,7 +53,7 @@ class SiteError(LauncherError):
 
 
 class SubmitError(LauncherError):
-    """The submission itself failed; nothing is queued."""
+    """The submission itself failed: nothing is queued, or the sentence says that this is not known."""
 
     exit_code = 6
 

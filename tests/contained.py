@@ -10,7 +10,8 @@ from pathlib import Path
 
 import inflict
 from cluster import Cluster
-from harness import Run
+from harness import Run, digest
+from held import Held
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ["bash", "cat", "env", "sh"]
@@ -98,3 +99,20 @@ def outlives_host(cluster: Cluster, run: Run, which: int) -> None:
     assert "completed" == outcome["state"], outcome
     assert 2 == len(run.told("attempt_started"))
     assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
+
+
+def hold_goes_on(held: Held) -> None:
+    """A hold in containers runs a job twice, an agent's death between, and leaves nothing."""
+    first, said = held.rerun()
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert_inside(held.hold)
+    inflict.kill_agent(held.hold, 1)
+    held.hold.wait("the agent again", lambda: held.hold.told("agent_revived"))
+
+    second, said = held.rerun()
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert digest(first) == digest(second)
+    assert_inside(held.hold)
+    assert held.launcher("cancel", held.hold.paths.id).returncode == 0
+    assert "cancelled" == held.hold.wait_end()["state"]
+    held.hold.wait_no_process()

@@ -154,8 +154,10 @@ def job_or_own(named: RunPaths, words: Sequence[str]) -> LoadedJob:
     return own_job(named, words, meta.get(_SCRIPT_ARGS, []), fresh_code=True, trusted=vouched())
 
 
-def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob:
-    """Load the job that the words of a command line name. Raises ConfigError."""
+def load_job_words(
+    words: Sequence[str], sweep: Sequence[str] = (), *, script_args: Sequence[str] | None = None
+) -> LoadedJob:
+    """Load the job that the words of a command line name; without ``script_args`` with those behind --. Raises ConfigError."""
     from dataclasses import replace
 
     from launcher.config.document.validation import homes, keys_at
@@ -164,7 +166,8 @@ def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob
 
     context = click.get_current_context()
     path, target, overrides = read_words(words, context.meta.get(_MODULE))
-    script_args = context.meta.get(_SCRIPT_ARGS, [])
+    if script_args is None:
+        script_args = context.meta.get(_SCRIPT_ARGS, [])
     try:
         loaded = load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)
     except ConfigError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -29,14 +30,19 @@ def submit_job(
     loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, job_id: str | None = None
 ) -> Submitted:
     """Plan a job and submit it: exactly what `plan` prints."""
-
-    def make(now: Facts) -> SubmissionPlan:
-        made = plan(loaded, now)
-        check_same_backend(list(now.after), made.backend)
-        return made
-
     facts = gather_facts(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
-    return submit_run(make, facts, argv=sys.argv, job_id=job_id)
+    return submit_run(partial(_planned, loaded), facts, argv=sys.argv, job_id=job_id)
+
+
+def plan_job(loaded: LoadedJob, backend: BackendName) -> None:
+    """Plan a job and submit nothing. Raises as `submit_job` does where the plan is refused."""
+    _planned(loaded, gather_facts(loaded, backend=backend, after=predecessors(loaded.job.after)))
+
+
+def _planned(loaded: LoadedJob, now: Facts) -> SubmissionPlan:
+    made = plan(loaded, now)
+    check_same_backend(list(now.after), made.backend)
+    return made
 
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:

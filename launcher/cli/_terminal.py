@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 import click
+
+from launcher.errors import LauncherError
 
 # C0 without tab and line feed, DEL, C1; what turns the direction of text around; line and paragraph separators.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
@@ -15,6 +19,7 @@ _UNSAFE = re.compile(f"[{_CONTROLS}]")
 _OWN_STYLE = re.compile(rf"(\x1b\[(?:0|1|3[1-7])m)|[{_CONTROLS}]")
 """Bold and colours are what the verbs themselves print."""
 _LOG_STYLE = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r)|[{_CONTROLS}]")
+_SHOWN = 300
 _HALF = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")
 """What may be the beginning of a colour."""
 
@@ -40,11 +45,33 @@ class HarmlessStream:
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         if self.encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968"):
             self.encoding = "utf-8"  # click would write around a stream in ASCII; what that lacks becomes ?
+        self._pending = ""
 
     def write(self, text: str) -> int:
-        """Write a text."""
-        self.stream.write(_OWN_STYLE.sub(_written_out, text))
+        """Write a text. Raises LauncherError, with the text, where the file system refuses it: what a verb did stays done."""
+        self._pending += text
+        with self._telling():
+            self.stream.write(_OWN_STYLE.sub(_written_out, text))
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back. Raises as `write`."""
+        with self._telling():
+            self.stream.flush()
+        self._pending = ""
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            lost, self._pending = self._pending.strip(), ""
+            said = f"; it was: {lost[:_SHOWN]}" if lost else ""
+            raise LauncherError(
+                f"the output cannot be written ({(error.strerror or str(error)).lower()}){said}"
+            ) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

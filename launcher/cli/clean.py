@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -10,17 +11,28 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from launcher.cli._options import json_option
+from launcher.errors import RunDirError
 from launcher.frozen import field_values, frozen
+from launcher.run.units import plural
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
 
 _DAY_S = 86_400.0
+
+
+class _Amount(click.FloatRange):
+    """A number that is one: nan is smaller than nothing, and would choose every run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if math.isnan(number := super().convert(value, param, ctx)):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 @frozen
@@ -40,32 +52,43 @@ class Old:
 
 
 @click.command()
-@click.option("--older-than", "days", type=float, metavar="DAYS", help="Take only runs that ended at least DAYS ago.")
-@click.option("--larger-than", "gb", type=float, metavar="GB", help="Take only runs of at least this size.")
+@click.option(
+    "--older-than", "days", type=_Amount(min=0), metavar="DAYS", help="Take only runs that ended at least DAYS ago."
+)
+@click.option("--larger-than", "gb", type=_Amount(min=0), metavar="GB", help="Take only runs of at least this size.")
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N runs of each job.")
 @click.option("--name", metavar="JOB", help="Take only runs of this job.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @json_option(help="Print a JSON list. Asks nothing: only --yes removes.")
-def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> None:
+def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> int:
     """List ended runs by age and size, and remove them after asking. Running runs are never removed.
 
     Without --older-than, --larger-than or --name, the runs are only listed.
     """
     found, chosen = _candidates(days, gb, keep, name), (days, gb, name) != (None, None, None)
+    done: list[Old] = []
     if as_json:
         from launcher.report.formats import json_lines
 
-        click.echo(json_lines(map(field_values, _removed(found) if yes and chosen else found)))
-        return
+        done = _removed(found) if yes and chosen else []
+        click.echo(json_lines(map(field_values, done or found)))
+        return _code(done)
     _show(found)
     if not found:
-        return
+        return 0
     if not chosen:
         click.echo("nothing removed; choose runs to remove with --older-than DAYS, --larger-than GB or --name JOB")
     elif not yes and not (sys.stdin.isatty() and click.confirm("Remove them?")):
         click.echo("nothing removed; --yes removes without asking")
     else:
-        click.echo(f"removed {len(_removed(found))} runs")
+        done = _removed(found)
+        click.echo(f"removed {plural(sum(old.removed for old in done), 'run')}")
+    return _code(done)
+
+
+def _code(done: list[Old]) -> int:
+    """Return the exit code: another one where a run could not be removed."""
+    return 0 if all(old.removed for old in done) else RunDirError.exit_code
 
 
 def _show(found: list[Old]) -> None:
@@ -74,23 +97,29 @@ def _show(found: list[Old]) -> None:
     for old in found:
         age = (time.time() - old.ended) / _DAY_S
         click.echo(f"{old.run:<44} {size(old.bytes):>9}  {age:6.1f} days ago  {old.dir}")
-    click.echo(f"{len(found)} runs, {size(sum(o.bytes for o in found))}" if found else "no ended run matches")
+    click.echo(f"{plural(len(found), 'run')}, {size(sum(o.bytes for o in found))}" if found else "no ended run matches")
 
 
 def _removed(found: list[Old]) -> list[Old]:
-    from launcher.errors import RunDirError
+    """Remove the runs; one that cannot be is told, and keeps no other from it."""
     from launcher.run import index
     from launcher.submission.sweeps.points import points_of
 
+    done = []
     for old in found:
         names = [*(p.id for p in points_of(Path(old.dir))), old.run]
         try:
-            shutil.rmtree(old.dir)
+            shutil.rmtree(os.path.realpath(old.dir))
+            if os.path.islink(old.dir):
+                os.unlink(old.dir)
         except OSError as error:
-            raise RunDirError(f"{error.filename or old.dir}: {error.strerror}") from None
+            click.echo(f"{old.run} is not removed: {error.filename or old.dir}: {error.strerror or error}", err=True)
+            done.append(old)
+            continue
         for run_id in names:
             index.unregister(run_id)
-    return [replace(old, removed=True) for old in found]
+        done.append(replace(old, removed=True))
+    return done
 
 
 def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[Old]:

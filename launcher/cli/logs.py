@@ -58,6 +58,8 @@ def command(
     if not found and not follow:
         found = _agent_logs(paths)
         if agents or not found:
+            if os.path.exists(paths.outcome):
+                raise StateError(f"{paths.id} has no log; launcher why {paths.id} says how it ended")
             raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} shows what it waits for")
         click.echo(f"rank {rank} has no log; these are the logs of the agents:", err=True)
     out = Objects(paths) if as_json else Bytes()

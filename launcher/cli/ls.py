@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 @click.option("--metric", metavar="NAME", help="Sort points by this metric. Default: the loss, else the first metric.")
 @click.option("--highest", is_flag=True, help="Put the highest metric first. Default for names like accuracy.")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="List only runs in this state. May be repeated."
-)
+    "--state", "states", multiple=True, type=click.Choice(["pending", "running", "completed", "failed", "cancelled"]),
+    help="List only runs in this state. May be repeated.",
+)  # fmt: skip
 @click.option(
     "-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Print at most this many lines."
 )

@@ -44,8 +44,11 @@ class _Verbs(click.Group):
         return sorted(verbs, key=lambda v: _ORDER.index(v) if v in _ORDER else len(_ORDER))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
-            return None
+        if cmd_name not in (verbs := self.list_commands(ctx)):
+            import difflib
+
+            near = [] if ctx.resilient_parsing else difflib.get_close_matches(cmd_name, verbs, n=1)
+            return ctx.fail(f"No such command {cmd_name!r}. Did you mean {near[0]}?") if near else None
         command: click.Command = importlib.import_module(f"launcher.cli.{cmd_name.replace('-', '_')}").command
         command.name = cmd_name
         return command
@@ -69,7 +72,7 @@ def _flush(code: int) -> int:
     gc.freeze()  # Python would collect everything once more at its end: a tenth of a second for some verbs
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, LauncherError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 
@@ -151,7 +154,7 @@ def _guarded(argv: list[str] | None) -> int:
 
             text = lost_run_in_words(error)
         click.echo(f"launcher: {text}", err=True)
-        return error.exit_code
+        return _flush(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141  # as a shell shows a command that SIGPIPE ended

@@ -36,6 +36,10 @@ def command(
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import plan
 
+    if (nodes or partitions) and not estimate:
+        raise click.UsageError(
+            "--nodes and --partitions belong to --estimate. To change the job write resources.nodes=2."
+        )
     loaded = load_job_words(words, sweep)
     if estimate:
         from launcher.cli._estimate import print_estimates

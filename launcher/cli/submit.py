@@ -21,26 +21,29 @@ def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...]
     """Submit a job to SLURM or to this machine.
 
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after -- are
-    arguments of the script. `JOB then JOB2` submits both; JOB2 starts when JOB has completed.
+    arguments of the script. `JOB then JOB2` submits both; JOB2 starts when JOB has completed, and words after -- are its.
     """
     from launcher.cli._follow_run import follow_points
-    from launcher.cli._submitting import print_submitted, print_sweep, submit_job, submit_sweep, wait_for
+    from launcher.cli._submitting import plan_job, print_submitted, print_sweep, submit_job, submit_sweep, wait_for
     from launcher.run.after import Predecessor
 
-    parts = _chained(words)
-    after: list[Predecessor] = []
-    for part in parts:
-        loaded = load_job_words(part, sweep)
-        if loaded.job.sweep:
-            if len(parts) > 1:
-                raise click.UsageError("'then' cannot join a sweep. Submit the sweep by itself.")
-            points = submit_sweep(loaded, backend)
-            print_sweep(points)
-            if wait:
-                from launcher.submission.sweeps.points import points_of
+    *before, last = _chained(words)
+    jobs = [*(load_job_words(part, sweep, script_args=[]) for part in before), load_job_words(last, sweep)]
+    if before:
+        if any(loaded.job.sweep for loaded in jobs):
+            raise click.UsageError("'then' cannot join a sweep. Submit the sweep by itself.")
+        for loaded in jobs:  # what is wrong with the second one is said before the first one is queued
+            plan_job(loaded, backend)
+    elif jobs[0].job.sweep:
+        points = submit_sweep(jobs[0], backend)
+        print_sweep(points)
+        if wait:
+            from launcher.submission.sweeps.points import points_of
 
-                follow_points(points.root.name, points_of(points.root))
-            return
+            follow_points(points.root.name, points_of(points.root))
+        return
+    after: list[Predecessor] = []
+    for loaded in jobs:
         one = submit_job(loaded, backend, after)
         print_submitted(one)
         after = [Predecessor("ok", one.plan.run_dir, one.job_id if one.plan.backend == "slurm" else "")]

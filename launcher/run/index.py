@@ -125,10 +125,10 @@ def _from_links() -> dict[str, RunRef]:
 def _from_folder(folder: Path, *, foreign: bool = False) -> dict[str, RunRef]:
     found = {}
     with contextlib.suppress(OSError), os.scandir(os.path.abspath(folder)) as entries:
-        for entry in entries:
-            if _ID.fullmatch(entry.name) and entry.is_dir():
+        for entry in filter(lambda e: _ID.fullmatch(e.name), entries):
+            with contextlib.suppress(OSError):  # one that cannot be looked at hides no other
                 itself, led_to = entry.stat(follow_symlinks=False), entry.stat()
-                if foreign or (is_own(itself) and is_own(led_to)):
+                if stat.S_ISDIR(led_to.st_mode) and (foreign or (is_own(itself) and is_own(led_to))):
                     found[entry.name] = RunRef(entry.name, Path(entry.path), led_to.st_mtime)
     return found
 
@@ -142,6 +142,10 @@ def list_runs(*, check: bool = True, foreign: bool = False) -> list[RunRef]:
     found = {name: ref for place in places for name, ref in _from_folder(place, foreign=foreign).items()}
     found |= {name: ref for name, ref in _from_links().items() if not check or _is_own_folder(ref.path)}
     return sorted(found.values(), key=lambda r: (r.t, r.id))
+
+
+def _readable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _is_own_folder(path: Path) -> bool:
@@ -172,6 +176,8 @@ def resolve(wanted: str) -> Path:
     here = "/" in wanted or wanted in (".", "..") or (os.path.lexists(path) and is_own(os.lstat(path)))
     if here and (os.path.isfile(path / "spec.json") or is_sweep(path)):
         return path.absolute()
+    if here and path.is_dir() and not _readable(path):
+        raise RunNotFoundError(f"{wanted}: permission denied: it is a folder of {user_name(path.stat().st_uid)}")
     refs = list_runs()
     if wanted == "@last":
         if not refs:
@@ -200,5 +206,6 @@ def resolve(wanted: str) -> Path:
     theirs = [path for path in named if path.is_dir() and not is_own(path.stat())]
     if theirs and not inside:
         path, owner = theirs[-1], user_name(theirs[-1].stat().st_uid)
-        raise RunNotFoundError(f"{wanted!r} is a run of {owner}, not yours: name it by its path, {path}, to read it")
+        what = f"name it by its path, {path}, to read it" if _readable(path) else f"{path} is closed to you"
+        raise RunNotFoundError(f"{wanted!r} is a run of {owner}, not yours: {what}")
     raise RunNotFoundError(_sentence(wanted, inside, refs))

@@ -27,7 +27,8 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import replacing
+from launcher.submission.folder.run_folder import alone, replacing
+from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan
@@ -171,6 +172,13 @@ def _refuse_hold(paths: RunPaths) -> None:
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     _refuse_hold(paths)
+    above = paths.root.parent
+    folder = above if index.is_sweep(above) else paths.root
+    with make_folder.writing(folder), alone(folder):
+        return _resubmit(paths, how)
+
+
+def _resubmit(paths: RunPaths, how: Again) -> Submitted:
     if read_submission(paths.submission):
         where = locate(paths)
         if where.hold is not None:
@@ -199,9 +207,10 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     ):
         paths.request.unlink(missing_ok=True)
         submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
-        job_id = submit.hand_over(made)
-        queued.callback(submit.take_back, made, job_id)
-        submit.record(made, job_id, by="resubmit", **again.sweep)
+        with signals_held():
+            job_id = submit.hand_over(made)
+            queued.callback(submit.take_back, made, job_id)
+            submit.record(made, job_id, by="resubmit", **again.sweep)
         queued.pop_all()
     index.register(paths.root)
     return Submitted(made, job_id)

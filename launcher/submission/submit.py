@@ -23,6 +23,7 @@ from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
+from launcher.submission.held_signals import signals_held
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _T = TypeVar("_T")
@@ -51,7 +52,7 @@ def submit_run(
     argv: Sequence[str] = (),
     job_id: str | None = None,
 ) -> Submitted:
-    """Make a folder, fill it, hand the run over. On any failure nothing is left, neither queued nor on disk.
+    """Make a folder, fill it, hand the run over. On any failure, Ctrl-C included, nothing is left, neither queued nor on disk.
 
     ``job_id`` stops short of starting a run: the caller starts the agents itself, in that job of its own or, for a local
     plan, as children of the process of that id. Raises RunDirError, SnapshotError or SubmitError.
@@ -62,12 +63,14 @@ def submit_run(
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_run(plan, argv)
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
-        if job_id is None:
-            job_id = hand_over(plan)
-            undo.callback(take_back, plan, job_id)
-        record(plan, job_id, by="submit", **own)
+        with signals_held():
+            if job_id is None:
+                job_id = hand_over(plan)
+                undo.callback(take_back, plan, job_id)
+            record(plan, job_id, by="submit", **own)
+            index.register(root)
+            undo.callback(index.unregister, root.name)
         undo.pop_all()
-    index.register(root)
     return Submitted(plan, job_id)
 
 

@@ -309,11 +309,58 @@ def test_modules_are_named_as_python_does(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    "words", [["plan"], ["plan", "a=1"], ["submit", "a.yaml", "then"], ["submit", "then", "b.yaml"]]
+    "words",
+    [
+        ["plan"],
+        ["plan", "a=1"],
+        ["plan", "a.py", "--nodes", "2"],
+        ["submit", "a.yaml", "then"],
+        ["submit", "then", "b.yaml"],
+    ],
 )
 def test_command_lines_that_cannot_be_read(words: list[str]) -> None:
     """Usage errors are click's: exit code 2."""
     assert main(words) == 2
+
+
+def test_a_verb_that_does_not_exist_names_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the finger costs no look into --help."""
+    assert main(["stauts"]) == 2
+    assert "Did you mean status?" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written_is_told_with_its_text() -> None:
+    """A full disk behind `>`: what a verb did stays done, so its words are not lost, and nothing is called an internal error."""
+    env = {**os.environ, "PYTHONPATH": str(Path(main_module.__file__).parents[2])}
+    with open("/dev/full", "w") as full:
+        said = subprocess.run([*START, "ls"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
+
+    assert said.returncode == 1
+    assert said.stderr == (
+        "launcher: the output cannot be written (no space left on device); it was: no runs found; launcher submit job.yaml starts one\n"
+    )
+
+
+def test_a_chain_is_checked_before_its_first_job_is_queued(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fault of the second job is said while nothing is submitted; words behind -- are the second job's."""
+    for name in ("first", "second"):
+        Path(f"{name}.py").write_text("print(1)\n")
+    planned: list[object] = []
+    monkeypatch.setattr("launcher.cli._submitting.submit_job", lambda loaded, *_: planned.append(loaded))
+
+    assert main(["submit", "first.py", "then", "missing.py", "--backend", "local"]) == 4
+    assert main(["submit", "first.py", "then", "second.py", "resources.tasks_per_node=0", "--backend", "local"]) == 3
+    assert planned == []
+    capsys.readouterr()
+    Path("first.yaml").write_text("script: first.py\nargs: [--data, big]\n")
+    with pytest.raises(AttributeError):  # nothing was submitted, which is all that submit_job has to tell
+        cli.main(
+            ["submit", "first.yaml", "then", "second.py", "--backend", "local", "--", "--lr", "3"],
+            standalone_mode=False,
+        )
+    assert [loaded.job.args for loaded in planned] == [["--data", "big"]]
 
 
 @pytest.mark.quiet

@@ -267,6 +267,38 @@ def test_clean_by_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [p.root.exists() for p in (large, small, running)] == [False, True, True]
 
 
+def test_clean_goes_on_behind_a_run_that_it_cannot_remove(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That one is named, the exit code tells, the others are removed: what a link leads to, with the link."""
+    far, stuck, last = (_run(runs, f"net-1121-0842-{tag}") for tag in ("aaa", "bbb", "ccc"))
+    for paths in (far, stuck, last):
+        write_outcome(paths.outcome, {"state": "completed"})
+    moved = runs.parent / "scratch"
+    far.root.rename(moved)
+    far.root.symlink_to(moved)
+    (stuck.logs / "busy").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", stuck.logs / "busy"], check=True)
+    try:
+        assert main(["clean", "--name", "net", "--yes"]) == 11
+    finally:
+        subprocess.run(["umount", stuck.logs / "busy"], check=True)
+
+    said = capsys.readouterr()
+    assert "removed 2 runs" in said.out
+    assert f"{stuck.id} is not removed: " in said.err
+    assert "Device or resource busy" in said.err
+    assert [os.path.lexists(p) for p in (far.root, moved, stuck.root, last.root)] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("words", [["--older-than", "nan"], ["--older-than", "-1"], ["--larger-than", "nan"]])
+def test_clean_takes_no_amount_that_every_run_has(runs: Path, words: list[str]) -> None:
+    """No run is older than nan days, and every run is older than -1."""
+    ended = _run(runs, "net-1121-0842-aaa")
+    write_outcome(ended.outcome, {"state": "completed"})
+
+    assert main(["clean", *words, "--yes"]) == 2
+    assert ended.root.exists()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each shell's script asks this command."""

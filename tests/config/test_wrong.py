@@ -575,6 +575,33 @@ ROWS: dict[str, Row] = {
             "HF_TOKEN under environment.pass instead"
         ],
     ),
+    "a secret that the sbatch script would show": Row(
+        "script: train.py\nslurm: {comment: 'token=abc', extra: {bb: A_TOKEN=x}, srun_args: ['--export=X=1,B_TOKEN=2']}\n"
+        "environment: {container: a.sif, container_args: [--env, 'HF_TOKEN=abc', --bind, '/run/token:/x1234567', --env, A_TOKEN]}\n",
+        [
+            f"job.yaml:{at}: {key}: sets the secret {name}; export it before you submit and list {name} under environment.pass instead"
+            for at, key, name in (
+                ("2:18", "slurm.comment", "token"),
+                ("2:43", "slurm.extra.bb", "A_TOKEN"),
+                ("2:67", "slurm.srun_args[0]", "B_TOKEN"),
+                ("3:57", "environment.container_args[1]", "HF_TOKEN"),
+            )
+        ],
+    ),
+    "another cluster": Row(
+        "script: train.py\nslurm: {extra: {clusters: other}}\n",
+        [
+            "job.yaml:2:17: slurm.extra.clusters: only this machine's cluster is asked for the job; submit on a login node of the "
+            "other one"
+        ],
+    ),
+    "a key as it is written on the command line": Row(
+        "script: train.py\nresources.nodes: 2\n'params.lr': 3\n",
+        [
+            'job.yaml:2:1: resources.nodes: unknown key "resources.nodes"; in a file write nodes below resources, on a line of its own',
+            'job.yaml:3:1: params.lr: unknown key "params.lr"; in a file write lr below params, on a line of its own',
+        ],
+    ),
     "pass is pass": Row(
         "script: train.py\nenvironment: {pass_: [A]}\n",
         ['job.yaml:2:15: environment.pass_: unknown key "pass_"; did you mean "pass"?'],

@@ -127,3 +127,14 @@ def test_a_name_that_a_shell_would_run_is_no_runs(place: tuple[Path, Path], name
 
     assert [ref.id for ref in index.list_runs(check=False)] == ["net-1120-0900-abc"]
     assert complete_run(None, None, "") == ["net-1120-0900-abc", "net", "@last"]  # type: ignore[arg-type]
+
+
+def test_one_bad_entry_hides_no_run(place: tuple[Path, Path]) -> None:
+    """A link that leads to itself has the name of a run: the others are listed."""
+    links, runs = place
+    for number in range(5):
+        os.symlink(f"loop-1121-084{number}-abc", runs / f"loop-1121-084{number}-abc")
+        _make(place, f"net-1121-084{number}-k7f", 1.0)
+        (links / f"net-1121-084{number}-k7f").unlink()
+
+    assert [r.id for r in index.list_runs()] == [f"net-1121-084{number}-k7f" for number in range(5)]

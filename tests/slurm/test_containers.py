@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import contained
 import pytest
 from cluster import Cluster
 from contained import ROOT
 from harness import Run, submit
+from held import Held
 
 from launcher.frozen import frozen
 
@@ -80,12 +82,17 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
 
 
 @pytest.fixture
-def run(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run of two nodes in containers, with one checkpoint, going on."""
+def environment(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """`environment` of a job whose agents and workers are in the image."""
     cluster.cancel_all()
     monkeypatch.setitem(cluster.env, "PATH", f"{runtime.folder}:{cluster.env['PATH']}")
     monkeypatch.setitem(cluster.env, "HERE", str(tmp_path))
-    environment = {"container": str(runtime.image), "container_args": runtime.args, "python": sys.executable}
+    return {"container": str(runtime.image), "container_args": runtime.args, "python": sys.executable}
+
+
+@pytest.fixture
+def run(cluster: Cluster, runtime: Runtime, environment: dict[str, Any], tmp_path: Path) -> Run:
+    """A run of two nodes in containers, with one checkpoint, going on."""
     one = submit(tmp_path, cluster.env, 2, environment=environment)
     one.wait_saved(1)
     one.wait_step(13)
@@ -111,6 +118,16 @@ def test_a_cancelled_run_in_a_container_stays_cancelled(cluster: Cluster, run: R
 def test_a_killed_leader_in_a_container_is_mended_outside(run: Run) -> None:
     """kill -9 of the leader: the keeper, outside the container, starts another one inside."""
     contained.outlives_leader(run)
+
+
+@pytest.mark.long
+def test_a_hold_in_containers_runs_one_job_after_another(
+    cluster: Cluster, runtime: Runtime, environment: dict[str, Any], tmp_path: Path
+) -> None:
+    """`hold` and `rerun` in containers; an agent killed between two reruns is started again in one."""
+    if not runtime.is_real:
+        pytest.skip("no Apptainer: `.ci/apptainer` fetches it")
+    contained.hold_goes_on(Held(cluster, tmp_path, environment=environment))
 
 
 @pytest.mark.long

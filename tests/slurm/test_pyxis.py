@@ -19,6 +19,7 @@ import inflict
 import pytest
 from cluster import Cluster
 from harness import Run, submit, verb
+from held import Held
 
 from launcher.frozen import frozen
 
@@ -76,14 +77,14 @@ def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def start(cluster: Cluster, site: Site, folder: Path, **job: Any) -> Run:
     """Submit a run of two nodes in containers."""
     cluster.cancel_all()
-    mounts = ",".join(f"{path}:{path}" for path in contained.seen())
-    environment = {
-        "container": str(site.image),
-        "container_args": [f"--container-mounts={mounts}"],
-        "python": sys.executable,
-        **job.pop("environment", {}),
-    }
+    environment = {**inside(site), **job.pop("environment", {})}
     return submit(folder, cluster.env, 2, environment=environment, **job)
+
+
+def inside(site: Site) -> dict[str, Any]:
+    """`environment` of a job whose agents and workers are in the image."""
+    mounts = ",".join(f"{path}:{path}" for path in contained.seen())
+    return {"container": str(site.image), "container_args": [f"--container-mounts={mounts}"], "python": sys.executable}
 
 
 @pytest.fixture
@@ -111,6 +112,12 @@ def test_a_cancelled_run_in_pyxis_stays_cancelled(cluster: Cluster, run: Run) ->
 def test_a_killed_leader_in_pyxis_is_started_again(run: Run) -> None:
     """kill -9 of the leader in its container: the keeper, outside, starts another one in a container of its own."""
     contained.outlives_leader(run)
+
+
+@pytest.mark.long
+def test_a_hold_in_pyxis_runs_one_job_after_another(cluster: Cluster, site: Site, tmp_path: Path) -> None:
+    """`hold` and `rerun` in pyxis's containers; an agent killed between two reruns is started again in one."""
+    contained.hold_goes_on(Held(cluster, tmp_path, environment=inside(site)))
 
 
 @pytest.mark.long

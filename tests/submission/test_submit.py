@@ -43,6 +43,7 @@ env > "$FAKE/environment"
 cp "$1" "$FAKE/script"
 echo x >> "$FAKE/calls"
 [ -e "$FAKE/says" ] && { cat "$FAKE/says" >&2; exit 1; }
+[ -e "$FAKE/answers" ] && { cat "$FAKE/answers"; exit 0; }
 echo "Submitted batch job 42"
 """
 
@@ -184,6 +185,63 @@ def test_a_lost_answer_without_a_job_is_a_failure(job: Make, slurm: Path, home: 
         _submit(job(), _facts(home))
 
     assert list((home / "runs").iterdir()) == []
+
+
+def test_an_answer_that_cannot_be_read_is_reconciled_by_name(job: Make, slurm: Path, home: Path) -> None:
+    """sbatch succeeded with words that name no job: the job is found in the queue, not called refused."""
+    (slurm / "answers").write_text("something else entirely\n")
+    (slurm / "queue").write_text("77\n")
+
+    assert _submit(job(), _facts(home)).job_id == "77"
+
+
+def test_a_job_that_appears_late_is_found(job: Make, slurm: Path, home: Path) -> None:
+    """A busy controller takes the job after sbatch has given up: squeue is asked again although its first answer is empty."""
+    (slurm / "says").write_text("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    (slurm / "squeue").write_text('#!/bin/sh\necho x >> "$FAKE/asked"\n[ $(wc -l < "$FAKE/asked") -lt 3 ] || echo 77\n')
+
+    assert _submit(job(), _facts(home)).job_id == "77"
+
+
+def test_what_is_not_known_is_not_called_refused(job: Make, slurm: Path, home: Path) -> None:
+    """Neither sbatch nor squeue was answered: the sentence says so, and how to look."""
+    (slurm / "says").write_text("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    (slurm / "squeue").write_text(
+        "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n"
+    )
+    with pytest.raises(
+        SubmitError, match=r"^it is not known whether SLURM took the job \(sbatch: .*squeue --me --name="
+    ) as caught:
+        _submit(job(), _facts(home))
+
+    assert "refused" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["sbatch goes on", "sbatch dies"])
+def test_ctrl_c_while_sbatch_works_takes_the_job_back(job: Make, slurm: Path, home: Path, *, dies: bool) -> None:
+    """Ctrl-C reaches sbatch as well. Whether it dies of that or not, the job that SLURM has taken is cancelled; no folder is left."""
+    end = "kill -INT $$" if dies else 'echo "Submitted batch job 77"'
+    (slurm / "sbatch").write_text(f"#!/bin/bash\nkill -INT $PPID\n{end}\n")
+    (slurm / "queue").write_text("77\n")
+    with pytest.raises(KeyboardInterrupt):
+        _submit(job(), _facts(home))
+
+    assert (slurm / "cancelled").read_text() == "77\n"
+    assert list((home / "runs").iterdir()) == []
+    assert index.list_runs() == []
+
+
+def test_a_lost_terminal_leaves_a_run_that_is_known(job: Make, slurm: Path, home: Path) -> None:
+    """ssh drops while sbatch works (HUP): the command ends by it when the run has been recorded, and no earlier."""
+    (slurm / "sbatch").write_text('#!/bin/bash\nkill -HUP $PPID\necho "Submitted batch job 42"\n')
+    job()  # its code
+    (home / "job.yaml").write_text("script: train.py\n")
+    words = [sys.executable, "-m", "launcher", "submit", "job.yaml", "--backend", "slurm", f"runs_dir={home}/runs"]
+    ended = subprocess.run(words, cwd=home, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == -signal.SIGHUP, ended.stdout + ended.stderr
+    (ref,) = index.list_runs()
+    assert read_submission(RunPaths(ref.path).submission)["job_id"] == "42"
 
 
 def test_a_job_that_cannot_be_written_down_is_taken_back(
@@ -547,11 +605,31 @@ def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Pat
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths)
     (slurm / "says").write_text("sbatch: error: no\n")
+    written = [first.paths.job, first.paths.spec, first.paths.sbatch]
+    before = [path.read_text() for path in written]
     with pytest.raises(SubmitError):
-        resubmit.resubmit(first.paths, resubmit.Again())
+        resubmit.resubmit(first.paths, resubmit.Again(overrides=("resources.timeout_min=7",)))
 
+    assert [path.read_text() for path in written] == before
     assert (read_outcome(first.paths.outcome) or {})["reason"] == "it broke"
     assert read_lines(first.paths.events)[-1]["type"] == "warning"
+
+
+@pytest.mark.torch
+def test_of_two_resubmissions_at_once_one_is_refused(job: Make, slurm: Path, home: Path) -> None:
+    """The second command of somebody impatient finds the first at work: one job."""
+    paths = _submit(job(), _facts(home)).paths
+    _ended(paths, 3)
+    (slurm / "sbatch").write_text('#!/bin/bash\nread <"$FAKE/pipe"\necho "Submitted batch job 43"\n')
+    os.mkfifo(slurm / "pipe")
+    words = [sys.executable, "-m", "launcher", "resubmit", paths.id]
+    with subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, text=True) as first:
+        with (slurm / "pipe").open("w") as pipe:  # the first one's sbatch is there
+            with pytest.raises(StateError, match="is being resubmitted by another command"):
+                resubmit.resubmit(paths, resubmit.Again())
+            pipe.write("go\n")
+        assert first.wait(WAIT_S) == 0
+    assert [one["job_id"] for one in read_submission(paths.submission)["submissions"]] == ["42", "43"]
 
 
 @pytest.mark.torch

@@ -292,6 +292,10 @@ def extra_options(job: Job, values: Values) -> Problems:
             )
         elif option in ("mem-per-cpu", "mem-per-gpu") and job.resources.mem_gb is not None:
             yield Problem(path, "set either resources.mem_gb or this option, not both")
+        elif option == "clusters":
+            yield Problem(
+                path, "only this machine's cluster is asked for the job; submit on a login node of the other one"
+            )
         elif option in OWNED_OPTIONS:
             instead = OWNED_OPTIONS[option]
             yield Problem(
@@ -328,14 +332,21 @@ def variables(job: Job, values: Values) -> Problems:
             yield Problem(path, f"the launcher or SLURM sets {name} for every worker; remove it")
 
 
-@rule("environment.setup")
-def no_secret_in_setup(job: Job, values: Values) -> Problems:
-    """Setup lines hold no secret, because they are written into files; ``X=$Y`` holds no value."""
-    for index, line in enumerate(job.environment.setup):
-        for name in re.findall(r"(?:^|[\s;&])([A-Za-z_]\w*)=(?![\"']?[$`]|\s|$)", line):
+@rule("environment.setup", "environment.container_args", "slurm.extra", "slurm.comment", "slurm.srun_args")
+def no_secret_in_the_script(job: Job, values: Values) -> Problems:
+    """What the sbatch script or a command line shows holds no secret; ``X=$Y`` holds no value."""
+    lists = {
+        "environment.setup": job.environment.setup,
+        "environment.container_args": job.environment.container_args,
+        "slurm.srun_args": job.slurm.srun_args,
+    }
+    shown = {f"{key}[{index}]": text for key, texts in lists.items() for index, text in enumerate(texts)}
+    shown |= {f"slurm.extra.{name}": f"{name}={value}" for name, value in job.slurm.extra.items()}
+    for path, text in {**shown, "slurm.comment": job.slurm.comment or ""}.items():
+        for name in re.findall(r"(?<![^\s;&,=])([A-Za-z_]\w*)=(?![\"']?[$`]|[\s,]|$)", text):
             if secret_name(name):
                 said = f"sets the secret {name}; export it before you submit and list {name} under environment.pass instead"
-                yield Problem(f"environment.setup[{index}]", said, "value")
+                yield Problem(path, said, "value")
 
 
 @rule("environment")

@@ -71,7 +71,7 @@ def describe_errors(error: ValidationError, data: Any, most: int) -> list[Proble
         found.setdefault(path, []).append(item)
     deeper = {path for path in found if any(other != path and is_below(other, path) for other in found)}
     return [
-        _unknown_key(path)
+        _unknown_key(path, str(items[0]["loc"][-1]))
         if any(item["type"] == "unexpected_keyword_argument" for item in items)
         else Problem(path, _sentence(path, items), "value")
         for path, items in found.items()
@@ -90,8 +90,11 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
     return path
 
 
-def _unknown_key(path: str) -> Problem:
-    above, _, key = path.rpartition(".")
+def _unknown_key(path: str, key: str) -> Problem:
+    above = path.removesuffix(key).rstrip(".")
+    if "." in key:
+        outer, _, inner = key.partition(".")
+        return Problem(path, f'unknown key "{key}"; in a file write {inner} below {outer}, on a line of its own')
     own = homes(key)  # a key in the wrong section is sent to its own, before any key that only looks like it
     meant = f'; did you mean "{own[0]}.{key}"?' if own else suggestion(key, keys_at(above))
     return Problem(path, f'unknown key "{key}"{meant}')

@@ -8,7 +8,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.source import FILE_BYTES, Document, Origin, Problem, read_regular, read_yaml, too_large
+from launcher.config.document.source import (
+    FILE_BYTES,
+    Document,
+    Origin,
+    Problem,
+    join,
+    read_regular,
+    read_yaml,
+    too_large,
+)
 from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
@@ -123,5 +132,5 @@ def _wrong_locks(value: Any) -> str | None:
         above, _, key = name.rpartition(".")
         free = above.split(".")[0] in ("params", "sweep") or above in ("slurm.extra", "environment.variables")
         if not free and key not in (known := keys_at(above)):
-            return f'unknown job key "{name}"{suggestion(key, known)}'
+            return f'unknown job key "{name}"{suggestion(name, [join(above, one) for one in known])}'
     return None

@@ -333,7 +333,8 @@ def _own_words(root: Root) -> str:
 
 
 def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:] if sentence else "the reason is not known."
+    name = sentence.split(" ", 1)[0].isupper()  # SLURM
+    return (sentence[:1] if name else sentence[:1].lower()) + sentence[1:] if sentence else "the reason is not known."
 
 
 @_explains("gone")

@@ -70,7 +70,7 @@ def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, jo
             return "running", "", starting | {"silent": not waiting and quiet_s > STALE_S}
     if waiting:
         if slurm is not None and job_id is not None and quiet_s > STALE_S:
-            return _lost(h, "SLURM no longer knows this job, and it never started.")
+            return _lost(h, "SLURM no longer knows this job.")
         return "pending", "", {}
     if slurm is not None and quiet_s > STALE_S:
         return _lost(h, "The leader died and left no message; SLURM no longer knows this job.")

@@ -17,13 +17,14 @@ from launcher.slurm.commands import ask
 if TYPE_CHECKING:
     from launcher.submission.plan.submission_plan import SubmissionPlan
 
-# What sbatch says when the controller may have taken the job although no answer came.
-_LOST = re.compile(
-    r"timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"
+# What sbatch and submitit say when the controller may have taken the job although no answer came, or none that could be read.
+_UNCLEAR = re.compile(
+    r"make sense of sbatch output|timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"
     r"connection (refused|reset)|unexpected message|message receive failure",
     re.IGNORECASE,
 )
 _LOOKS = 4
+"""Times that squeue is asked for a job whose submission has an unclear answer, 0, 2, 4 and 6 s after the one before."""
 _WORKER_VARIABLES = re.compile(
     r"^(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|SUBMITIT_.*|"
     r"LAUNCHER_(RUN_DIR|ATTEMPT|ROUND|WORKER_FD|SUBMIT_DIR)|PMI_.*|PMIX_.*)$"
@@ -36,10 +37,14 @@ def environment_for_sbatch(
     """Return the environment for sbatch, which SLURM hands on to the job.
 
     Without an outer allocation's ``SLURM_*`` (a leaked SLURM_CPU_BIND cost 3x) but with SLURM_CONF; without ``SBATCH_*``
-    that would override what the script says; without an outer worker's ranks; without variables passed by name.
+    that would override what the script says, or lead to another cluster; without an outer worker's ranks; without variables passed by name.
     """
     said = {**parameters, **parameters.get("additional_parameters", {})}
-    taken = {f"SBATCH_{key.upper().replace('-', '_')}" for key in said} | {"SBATCH_EXPORT", "SBATCH_ARRAY_INX"}
+    taken = {f"SBATCH_{key.upper().replace('-', '_')}" for key in said} | {
+        "SBATCH_EXPORT",
+        "SBATCH_ARRAY_INX",
+        "SBATCH_CLUSTERS",
+    }
     taken |= {"SBATCH_TIMELIMIT", "SBATCH_GRES" if "gres" in said else "SBATCH_TIMELIMIT", "SBATCH_JOB_NAME"}
     return {
         name: value
@@ -72,7 +77,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str]) -> list[str]:
     """Submit runs as one array (or one plain job) and return their job ids, ``J`` or ``J_0``, ``J_1``, ...
 
-    Raises SubmitError; then nothing is queued.
+    Raises SubmitError; then nothing is queued, or its sentence says that this is not known.
     """
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -90,24 +95,36 @@ def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str]) -> list[str]:
             return [str(job.job_id) for job in jobs]
     except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
         text = f"{error}\n{said.getvalue()}"
-        name = str(plan.parameters["job_name"])
-        if _LOST.search(text) and (job_id := _look_for(name, environment)):
-            return _adopt(_pickles(Path(folder)) - before, job_id)
+        killed = getattr(error.__cause__, "returncode", 0) < 0  # Ctrl-C: somebody waits
         lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines())
-        why = "; ".join(line for line in dict.fromkeys(lines) if line)
-        raise SubmitError(f"sbatch refused the job: {why or 'it gave no reason'}") from None
+        why = "; ".join(dict.fromkeys(filter(None, lines))) or ("it was killed" if killed else "it gave no reason")
+        if killed or _UNCLEAR.search(text):
+            job_id = _look_for(str(plan.parameters["job_name"]), environment, why, looks=1 if killed else _LOOKS)
+            if job_id is not None:
+                return _adopt(_pickles(Path(folder)) - before, job_id)
+        raise SubmitError(f"sbatch refused the job: {why}") from None
 
 
-def _look_for(name: str, environment: dict[str, str]) -> str | None:
-    """Return the id of the queued job called ``name`` (a run's id, so unique); ask again while SLURM is busy."""
-    for attempt in range(_LOOKS):
-        time.sleep(2.0 * attempt)
+def _look_for(name: str, environment: dict[str, str], why: str, *, looks: int) -> str | None:
+    """Return the id of the queued job called ``name`` (a run's id, so unique); None where the queue has none after all looks.
+
+    Raises SubmitError where squeue never answers. Such a job, if there is one, ends as it begins: its files are not there.
+    """
+    answered = False
+    for attempt in range(looks):
+        time.sleep(2.0 * attempt)  # a busy controller may take the job after sbatch has given up
         answer = ask(
             "squeue", "--noheader", "--me", f"--name={name}", "--format=%F", timeout_s=60.0, environ=environment
         )
-        if answer.ok:
-            return next(iter(answer.out.split()), None)
-    return None
+        if answer.ok and (found := answer.out.split()):
+            return found[0]
+        answered = answered or answer.ok
+    if answered:
+        return None
+    raise SubmitError(
+        f"it is not known whether SLURM took the job (sbatch: {why}; squeue does not answer): look for it with "
+        f"`squeue --me --name={name}`; it would fail as it begins, so cancel it and submit again"
+    ) from None
 
 
 def _pickles(folder: Path) -> set[Path]:

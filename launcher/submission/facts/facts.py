@@ -118,6 +118,8 @@ class SlurmFacts:
     """How this SLURM is asked for GPUs: gpus-per-node or gres."""
     partition: Partition | None = None
     """The job's partition, where SLURM told of it."""
+    partitions: tuple[str, ...] = ()
+    """The names of all partitions that SLURM shows to this user."""
     silent: str = ""
     """Why SLURM did not answer, when it is here but did not."""
 

@@ -122,7 +122,7 @@ def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Ma
     value = job_says or environ.get("LAUNCHER_RUNS_DIR") or site.runs_dir or "runs"
     text = _expanded("runs_dir", value)
     if "$" in text:
-        raise ConfigError(f"runs_dir: {value}: an environment variable in it is not set")
+        raise ConfigError(f"runs_dir: {value}: {text[text.index('$') :].split('/')[0]} is not set in your environment")
     return ((base if job_says else Path.cwd()) / text).absolute(), text
 
 
@@ -232,4 +232,5 @@ def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | No
         max_array_size=site.max_array_size,
         gpu_request=site.gpu_request,
         partition=site.partition(partition),
+        partitions=tuple(p.name for p in site.partitions),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.errors import StateError
 from launcher.opening import read_whole
 from launcher.redact import redact_words
 from launcher.run import event_lines, events
@@ -23,6 +25,8 @@ from launcher.submission.folder import archive, snapshot
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _BEFORE = ".before."
+_WRITTEN_OVER = ("job.yaml", "spec.json", "submit.sbatch")
+"""What a resubmission replaces in one step: until then others read it."""
 
 
 def mode_in(folder: Path) -> int:
@@ -123,19 +127,33 @@ def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool =
 
 
 @contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one command at a time resubmit what is in a run's or a sweep's folder. Raises StateError while another one does."""
+    with (folder / ".resubmitting").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateError(f"{folder.name} is being resubmitted by another command") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+@contextlib.contextmanager
 def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
-    """Keep files of the runs' folders under another name while a resubmission inside replaces them.
+    """Keep files of the runs' folders under another name while a resubmission inside replaces them, job and spec as well.
 
     After an error they are back, what was written in their places is removed, and each history has a warning. Without an
     error the old ones are removed; one that cannot be is left, as SLURM has the job. Raises OSError.
     """
-    kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in names}
+    over = [name for name in _WRITTEN_OVER if name not in names]
+    kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in (*names, *over)}
     for kept in kept_as.values():
         _remove(kept)
     there = {old for old in kept_as if os.path.lexists(old)}
     try:
         for old in there:
-            os.replace(old, kept_as[old])
+            (_copy if old.name in over else os.replace)(old, kept_as[old])
         yield
     except BaseException as error:
         warning = events.event("warning", attempt=None, text=f"it was not resubmitted: {error}")
@@ -148,6 +166,14 @@ def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
     for kept in kept_as.values():
         with contextlib.suppress(OSError):
             _remove(kept)
+
+
+def _copy(old: Path, kept: Path) -> None:
+    """Keep a file that will be replaced, not changed, under another name as well."""
+    try:
+        os.link(old, kept)
+    except OSError:  # a file system without hard links
+        shutil.copy2(old, kept)
 
 
 def _put_back(old: Path, kept: Path, *, was_there: bool) -> None:

@@ -118,8 +118,8 @@ def _stop(spec: RunSpec, facts: Facts) -> str:
     return f"{how}, {grace}, then {then}"
 
 
-def plan_warnings(spec: RunSpec, facts: Facts) -> tuple[str, ...]:
-    """Return what a user should know before the job is queued, a sentence each."""
+def plan_warnings(spec: RunSpec, facts: Facts, partition: str | None) -> tuple[str, ...]:
+    """Return what a user should know before the job is queued, a sentence each. ``partition``: the job's, as it is written."""
     itself = "" if spec.checkpoint.watch else saves_itself(spec, facts.code)
     links = (f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside)
     stranger = f"{facts.doubt}: read it before you submit it, which needs --trust" if facts.doubt else ""
@@ -128,7 +128,7 @@ def plan_warnings(spec: RunSpec, facts: Facts) -> tuple[str, ...]:
         itself,
         *_of_code(spec, facts),
         *_of_environment(facts),
-        *_of_site(spec, facts),
+        *_of_site(spec, facts, partition),
         *links,
         *staging.warnings(facts),
     )
@@ -187,7 +187,7 @@ def _of_environment(facts: Facts) -> Iterator[str]:
         yield "numpy is not installed beside torch: torch warns at every start"
 
 
-def _of_site(spec: RunSpec, facts: Facts) -> Iterator[str]:
+def _of_site(spec: RunSpec, facts: Facts, partition: str | None) -> Iterator[str]:
     if spec.batch != "slurm":
         workers = spec.tasks_per_node * spec.all_nodes
         if workers * spec.cpus_per_task > facts.cpus_here:
@@ -196,6 +196,7 @@ def _of_site(spec: RunSpec, facts: Facts) -> Iterator[str]:
     if facts.slurm.silent:
         yield f"{facts.slurm.silent.rstrip('.')}; its limits are not checked"
     elif facts.slurm.known:
+        yield from limits.unknown_partitions(partition, facts.slurm.partitions)
         yield from limits.limit_warnings(spec, facts.slurm.partition)
         if spec.restart.requeue and spec.site.has_epilog:
             yield "this site runs an epilog: a requeued job starts that much later"

@@ -5,9 +5,10 @@ What the partition's nodes do not have is an error. A limit on time or nodes is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from launcher.config.document.schema import Job
+from launcher.config.document.validation import suggestion
 from launcher.errors import ConfigError
 from launcher.run.spec import RunSpec
 from launcher.run.units import plural
@@ -36,6 +37,13 @@ def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def unknown_partitions(wanted: str | None, shown: Sequence[str]) -> Iterator[str]:
+    """Yield the names in ``wanted`` that no partition has; a warning, as some sites hide partitions."""
+    for name in (wanted or "").split(","):
+        if name and shown and name not in shown:
+            yield f"SLURM shows no partition {name}{suggestion(name, shown)}"
 
 
 def limit_warnings(spec: RunSpec, partition: Partition | None) -> Iterator[str]:

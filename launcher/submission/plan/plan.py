@@ -76,7 +76,7 @@ def plan(
         parameters=parameters,
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
-        warnings=tuple(map(redact, describe.plan_warnings(spec, facts))),
+        warnings=tuple(map(redact, describe.plan_warnings(spec, facts, job.slurm.partition))),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
         runs_dir=facts.runs_dir,

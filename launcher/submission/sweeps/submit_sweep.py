@@ -30,6 +30,7 @@ from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import make_folder
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
+from launcher.submission.held_signals import signals_held
 from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.plan import plan, sibling
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -125,16 +126,18 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
             _write_points(root, number, chunk)
         _write_sweep(root, points, [None] * len(points), most)
         ids: list[str] = []
-        for chunk in chunks:
-            ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
-            undo.callback(slurm.cancel_pending, queued)
-        entry = submit.submission_entry(first, ids[0], by="submit")
-        for one, job_id in zip(points, ids, strict=True):
-            mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
-            write_submission(one.plan.paths.submission, mine, new=True)
-        _write_sweep(root, points, ids, most)
+        with signals_held():
+            for chunk in chunks:
+                ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
+                undo.callback(slurm.cancel_pending, queued)
+            entry = submit.submission_entry(first, ids[0], by="submit")
+            for one, job_id in zip(points, ids, strict=True):
+                mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
+                write_submission(one.plan.paths.submission, mine, new=True)
+            _write_sweep(root, points, ids, most)
+            index.register(root)
+            undo.callback(index.unregister, root.name)
         undo.pop_all()
-    index.register(root)
     return SubmittedSweep(root, points, tuple(dict.fromkeys(job_id.partition("_")[0] for job_id in ids)))
 
 

@@ -164,7 +164,7 @@ def test_faults_of_profiles_are_said_with_their_place(project: Path) -> None:
 
     assert caught.value.problems == [
         f'{site}:1:14: gpu_request: must be gpus-per-node or gres, not "gress"',
-        f'{site}:2:9: locked: unknown job key "slurm.acount"; did you mean "account"?',
+        f'{site}:2:9: locked: unknown job key "slurm.acount"; did you mean "slurm.account"?',
         f"{site}:3:11: runs_dir: must be text, not 3",
         f'{site}:4:9: slurm.partion: unknown key "partion"; did you mean "partition"?',
         f"{site}:5:20: resources.nodes: must be at least 1, not 0",

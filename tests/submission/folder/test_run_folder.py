@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.run.files import read_lines
+from launcher.run.files import read_lines, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.submission.folder import run_folder
 from launcher.submission.folder.run_folder import replacing
@@ -20,11 +20,12 @@ def _runs(tmp_path: Path) -> list[RunPaths]:
     for paths in runs:
         paths.root.mkdir()
         paths.outcome.write_text("old")
+        paths.spec.write_text("old")
     return runs
 
 
 def test_after_an_error_every_run_is_as_before(tmp_path: Path) -> None:
-    """The old files are back, what stood in no file's place is gone, and each history says why."""
+    """The old files are back, the spec, too, which others read meanwhile; what is new is gone; each history says why."""
     runs = _runs(tmp_path)
 
     def resubmit() -> None:
@@ -33,14 +34,17 @@ def test_after_an_error_every_run_is_as_before(tmp_path: Path) -> None:
                 assert not paths.outcome.exists()
                 paths.outcome.write_text("new")
                 paths.lib.symlink_to("../elsewhere")
+                assert paths.spec.read_text() == "old"
+                write_atomic(paths.spec, "new")
+                write_atomic(paths.job, "new")
             raise ValueError("SLURM refuses")
 
     with pytest.raises(ValueError, match="SLURM refuses"):
         resubmit()
 
     for paths in runs:
-        assert [p.name for p in sorted(paths.root.iterdir())] == ["events.jsonl", "outcome.json"]
-        assert paths.outcome.read_text() == "old"
+        assert [p.name for p in sorted(paths.root.iterdir())] == ["events.jsonl", "outcome.json", "spec.json"]
+        assert paths.outcome.read_text() == paths.spec.read_text() == "old"
         assert read_lines(paths.events)[0]["text"] == "it was not resubmitted: SLURM refuses"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,3 +105,14 @@ def test_a_job_is_queued_early_only_where_held_jobs_age(job: Make, known: bool, 
             plan(early, facts(slurm=slurm))
     else:
         assert plan(early, facts(slurm=slurm)).spec.restart.queue_early
+
+
+def test_a_partition_that_slurm_does_not_show_is_told(job: Make) -> None:
+    """A misspelt one is named with its neighbour before sbatch refuses it; of several, each by itself."""
+    there = _on()
+    there = replace(there, slurm=replace(there.slurm, partition=None, partitions=("main", "debug")))
+
+    made = plan(job(slurm={"partition": "man,debug"}), there)
+
+    assert 'SLURM shows no partition man; did you mean "main"?' in made.warnings
+    assert not any("debug" in text for text in made.warnings)
