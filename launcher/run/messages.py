@@ -174,7 +174,7 @@ class WorkerSaveFailed(FromWorker, type="save_failed"):
     permanent: bool = False
     """Another try would fail again: the state is the reason, not the disk."""
     last: bool = False
-    """The worker tries again at once."""
+    """The worker tries again, at the end of all work at the latest: the others' parts are kept."""
 
 
 class WorkerStopped(FromWorker, type="stopped"):

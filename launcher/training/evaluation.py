@@ -26,7 +26,7 @@ def evaluate(
     check_dataset(dataset)
     module = unwrap(model)
     modes = {part: part.training for part in module.modules()}
-    generators = rng_state()
+    generators = rng_state(session.device)
     session.phase("evaluate")
     module.eval()
     try:
@@ -34,7 +34,7 @@ def evaluate(
     finally:
         for part, mode in modes.items():
             part.training = mode
-        set_rng_state(generators)
+        set_rng_state(generators, session.device)
     if session.must_leave:
         session.stop()
     if session.in_gap:

@@ -49,7 +49,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.folder_step = step
     try:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
-        files = [_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
+        files = [_generators(tmp, session), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
         took = round(time.perf_counter() - began, 6)
         shard = WorkerShard(
@@ -84,11 +84,11 @@ def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
     return sorted(names)[rank::world_size]
 
 
-def _generators(tmp: Path, rank: int, mode: int) -> dict[str, Any]:
+def _generators(tmp: Path, session: Session) -> dict[str, Any]:
     """Write this rank's random numbers beside the user's files, for `Worker.restore_rng`."""
-    folder = tmp / GENERATORS
+    folder, mode = tmp / GENERATORS, session.folder_mode
     make_folder(folder, mode)
-    entry = write_file(folder / rank_file(rank), {"rng": rng_state()}, mode & 0o660)
+    entry = write_file(folder / rank_file(session.place.rank), {"rng": rng_state(session.device)}, mode & 0o660)
     return {**entry, "name": f"{GENERATORS}/{entry['name']}"}
 
 

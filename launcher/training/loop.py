@@ -43,10 +43,12 @@ def run_work(place: WorkerPlace) -> int:
         channel.send(WorkerReady())
         channel.send(WorkerPhase(name="setup"))
         seed_all(spec.seed)
+        target = _find(
+            spec.work.target
+        )  # first: the module may name types that its checkpoints hold (add_safe_globals)
         session = Session(place, gate, device)
         _KEPT.append(session)
         worker = Worker(session)
-        target = _find(spec.work.target)
         if spec.work.kind == "task":
             run_task(worker, session, target(**spec.work.params))
         else:
@@ -93,7 +95,6 @@ class _TaskLoop:
         self.scaler = torch.amp.GradScaler(worker.device.type) if task.precision == "fp16" else None
         stateful = {"model": bare, "optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         worker.register(**{name: thing for name, thing in stateful.items() if thing is not None}, **task.state())
-        session.shared_loop = True
         self.train_data = task.train_data()
         self.test_data = task.test_data()
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,13 @@ class Worker:
         ``per_rank=True``: every rank has a state of its own (dropped when the world size changes). Every rank registers
         its DistributedDataParallel, before the first forward pass: with three ranks and more its gradient buckets are
         brought into their final order, which resuming bit for bit takes.
-        Raises CheckpointError when the checkpoint's state does not fit, TypeError when a state cannot be saved.
+        Raises CheckpointError when the checkpoint's state does not fit, TypeError when a state cannot be saved, CodeError
+        after the first step.
         """
+        if self._session.begun:
+            raise CodeError(
+                f"register({', '.join(objects)}) came after the first step: a resume loads all state before it; call it earlier"
+            )
         self._session.registered.add(objects, per_rank=per_rank)
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -101,13 +107,15 @@ class Worker:
         session = self._session
         if not self._open_loop():
             return
-        session.epochs = count
-        for epoch in range(session.position.epoch, count):
-            self._epoch, self._epoch_used = epoch, False
-            yield epoch
-            if session.limit_reached:
-                break
-        self._epoch = None
+        session.epochs = index(count)
+        try:
+            for epoch in range(session.position.epoch, session.epochs):
+                self._epoch, self._epoch_used = epoch, False
+                yield epoch
+                if session.limit_reached:
+                    break
+        finally:
+            self._epoch = None
 
     def batches(
         self,
@@ -132,7 +140,7 @@ class Worker:
         if self._epoch is None:
             if not self._open_loop():
                 return
-            session.epochs = 1 if epochs is None else epochs
+            session.epochs = 1 if epochs is None else index(epochs)
             first, end = at.epoch, session.epochs
         else:
             if self._epoch_used:
@@ -142,10 +150,12 @@ class Worker:
             self._epoch_used = True
             first, end = self._epoch, self._epoch + 1
         check_dataset(dataset)
-        plan = self._plan(len(dataset), batch_size, accumulate, shuffle, drop_last)
+        micros = None if accumulate is None else index(accumulate)
+        plan = self._plan(len(dataset), index(batch_size), micros, shuffle, drop_last)
         start = at.consumed if at.epoch == first else 0
         left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
+        session.last_step = session.total_steps if self._epoch is not None or epochs is not None else None
         units = partial(plan.units, first, start, end)
         yield from self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), end)
 
@@ -159,12 +169,22 @@ class Worker:
             self._unit = unit
             for number, (micro, data) in enumerate(pairs, 1):
                 self._micro, self.is_last_micro = micro, number == len(unit.micros)
-                yield data
+                try:
+                    yield data
+                except GeneratorExit:
+                    self._leave(unit)
+                    raise
             if unit.last and unit.epoch == end - 1:
                 self._share_buffers()
             session.finish_unit(unit, last=at.step + 1 == session.total_steps)
         self._unit = None
         session.open_gap()
+
+    def _leave(self, unit: Unit) -> None:
+        """End a loop that the user's code leaves by `break`: the step under way counts where the optimizer has made it."""
+        self._unit, self._session.in_unit = None, False
+        if self.is_last_micro and self._session.stepped:
+            self._session.finish_unit(unit, last=True)
 
     def _open_loop(self) -> bool:
         """Whether this loop over data is the one under way, or comes after it."""
@@ -213,7 +233,10 @@ class Worker:
         if self.world_size > 1 and dist.is_initialized():
             for model in self._wrapped:
                 for buffer in model.buffers():
-                    dist.broadcast(buffer, 0)
+                    whole = buffer.contiguous()  # gloo would write beside what is not
+                    dist.broadcast(whole, 0)
+                    if whole is not buffer:
+                        buffer.copy_(whole)
 
     @property
     def weight(self) -> float:
@@ -292,7 +315,7 @@ class Worker:
         draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body
         that has not called `step` has done one step all the same.
         """
-        self._session.total_steps = count
+        self._session.total_steps = self._session.last_step = None if count is None else index(count)
         self.restore_rng()
         self._session.phase("train")
         while (count is None or self.steps_done < count) and not self.should_stop():

@@ -122,7 +122,7 @@ class Tied(torch.nn.Module):
 
 
 class ChangedLate(launcher.Training):
-    """Its weights are changed after the last step, when the save of that step has not copied them yet."""
+    """Its optimizer's moments are changed after the last step, when the save of that step has not copied them yet."""
 
     epochs = 1
     batch_size = 4
@@ -136,13 +136,11 @@ class ChangedLate(launcher.Training):
             wait(snapshot)
 
         copies.Snapshot.wait = late  # type: ignore[method-assign]
-        self.held: list[torch.nn.Module] = []
 
     def model(self) -> torch.nn.Module:
         """One layer, large enough to be held by reference."""
         torch.manual_seed(3)
-        self.held.append(torch.nn.Linear(128, 256))
-        return self.held[0]
+        return torch.nn.Linear(128, 256)
 
     def train_data(self) -> Any:
         """Four steps of two ranks."""
@@ -150,14 +148,14 @@ class ChangedLate(launcher.Training):
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         """With moments."""
-        return torch.optim.AdamW(model.parameters())
+        self.moments = torch.optim.AdamW(model.parameters())
+        return self.moments
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         """Any."""
         return model(batch[0]).square().mean()
 
     def after_epoch(self, epoch: int, loss: float) -> None:
-        """As one who averages weights at the end."""
-        with torch.no_grad():
-            for value in self.held[0].parameters():
-                value.fill_(7.0)
+        """As one who begins anew."""
+        for state in self.moments.state.values():
+            state["exp_avg"].fill_(7.0)

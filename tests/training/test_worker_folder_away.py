@@ -76,7 +76,9 @@ def test_a_state_that_cannot_be_seen_is_still_there(tmp_path: Path, away: Away) 
     torch.save({"objects": {}}, path / write.rank_file(0))
     away.refuse(path / write.SHARED, times=3)
 
-    registered = Registered(WorkerPlace(resume_path=path), settle=lambda: None, watch=lambda _: None)
+    registered = Registered(
+        WorkerPlace(resume_path=path), torch.device("cpu"), settle=lambda: None, watch=lambda _: None
+    )
 
     assert len(away.refused) == 3
     assert registered.loaded is not None
@@ -88,7 +90,9 @@ def test_random_numbers_that_cannot_be_listed_are_still_there(tmp_path: Path, aw
     (path / write.GENERATORS).mkdir(parents=True)
     for rank in range(3):
         (path / write.GENERATORS / write.rank_file(rank)).touch()
-    registered = Registered(WorkerPlace(resume_path=path), settle=lambda: None, watch=lambda _: None)
+    registered = Registered(
+        WorkerPlace(resume_path=path), torch.device("cpu"), settle=lambda: None, watch=lambda _: None
+    )
     away.refuse(path / write.GENERATORS, times=3)
 
     assert registered.ranks_then == 3

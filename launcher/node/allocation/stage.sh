@@ -101,10 +101,13 @@ room() { # say why not
         echo "$s_base has $((s_free / 1024)) MB free and $((s_need / 1024)) MB are needed"
         return 1
     fi
-    # A tmpfs is memory, and what is in it counts as the job's: the copy, and until it is unpacked the archive.
-    if [ "$(stat -f -c %T "$s_base")" = tmpfs ] && [ "${SLURM_MEM_PER_NODE:-0}" -gt 0 ] &&
-        [ $((s_need / 1024 * 4)) -gt "$SLURM_MEM_PER_NODE" ]; then
-        echo "$s_base is in memory, and $((s_need / 1024)) MB would be more than a quarter of the job's $SLURM_MEM_PER_NODE MB"
+    # A tmpfs is memory, and what is in it counts as the job's: the copy, and until it is unpacked the archive. It may
+    # promise more room than the node has memory.
+    [ "$(stat -f -c %T "$s_base")" = tmpfs ] || return 0
+    s_memory=$(($(awk '/^MemAvailable:/ {print $2}' /proc/meminfo) / 1024))
+    [ "${SLURM_MEM_PER_NODE:-0}" -gt 0 ] && [ "$SLURM_MEM_PER_NODE" -lt "$s_memory" ] && s_memory=$SLURM_MEM_PER_NODE
+    if [ $((s_need / 1024 * 4)) -gt "$s_memory" ]; then
+        echo "$s_base is in memory, and $((s_need / 1024)) MB would be more than a quarter of the job's $s_memory MB"
         return 1
     fi
 }

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from launcher.errors import CheckpointError
@@ -103,8 +103,8 @@ def commit_checkpoint(
     write_atomic(tmp / MANIFEST, json.dumps(manifest))
     if why := why_damaged(tmp, content=False):
         raise RefusedError(errno.EIO, f"the checkpoint of step {step:,} is incomplete: {why}")
-    for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
-        fsync_dir(folder)
+    for folder in {PurePath("."), *(above for f in files for above in PurePath(f["name"]).parents)}:
+        fsync_dir(tmp / folder)
     fence.take_away(paths, target, claim)  # a damaged one; what stands here from now on is a newer leader's
     if not fence.is_current(paths, claim):
         raise fence.StaleError(errno.ESTALE, f"{claim} is over: a newer one has begun")

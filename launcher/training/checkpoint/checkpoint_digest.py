@@ -29,7 +29,8 @@ def digest_checkpoint(path: Path) -> dict[str, str]:
     shared = read.load_shared(path)
     ranks = [read.load_rank(path, rank) for rank in range(int(shared["world_size"]))]
     position = dict(shared["position"])
-    parts = {name: digest(state) for name, state in shared["objects"].items()}
+    own = ("rng", "per_rank", "order", "position", "all")
+    parts = {f"{name} (registered)" if name in own else name: digest(s) for name, s in shared["objects"].items()}
     parts["rng"] = digest([rank["rng"] for rank in ranks])
     parts["per_rank"] = digest([[rank["partial"], rank["objects"]] for rank in ranks])
     parts["order"] = digest(position.pop("order"))

@@ -23,6 +23,7 @@ class Snapshot:
 
     def __init__(self, device: torch.device) -> None:
         self._buffers: dict[_Path, torch.Tensor] = {}
+        self._device = device
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._event: Any = None
         self._late: Container[int] = ()
@@ -38,19 +39,27 @@ class Snapshot:
         calls `wait` or `settle` (a step's forward and backward pass hide them).
         """
         self._late, self.torn = (late if self._stream is None else ()), False
+        self._pending.clear()  # of a copy that failed
         fresh: dict[_Path, torch.Tensor] = {}
         copy_leaf = partial(self._copy, fresh, {})
         if self._stream is None:
             copied = map_leaves(tree, copy_leaf)
         else:
-            self._stream.wait_stream(torch.cuda.current_stream())
+            # Of the rank's own device: a script that attaches need not have made it the current one.
+            current = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
                 copied = map_leaves(tree, copy_leaf)
             self._event = self._stream.record_event()
             # The device waits before it changes what is being copied; the host does not.
-            torch.cuda.current_stream().wait_stream(self._stream)
+            current.wait_stream(self._stream)
         self._buffers = fresh
         return copied
+
+    def finish_device(self) -> None:
+        """Wait until the device has done what was asked of it, on whatever stream: what is not copied is read as it is."""
+        if self._stream is not None:
+            torch.cuda.synchronize(self._device)
 
     def wait(self) -> None:
         """Wait until the copies are complete."""
@@ -73,7 +82,11 @@ class Snapshot:
         if not isinstance(leaf, torch.Tensor):
             return copy.deepcopy(leaf)
         tensor = leaf.detach()
-        identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            return tensor.to("cpu", copy=True) if tensor.layout is not torch.strided else tensor
+        identity = (
+            tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(),
+        )  # fmt: skip
         if tensor.numel() and identity in seen:
             return seen[identity]
         buffer = self._buffers.get(path)
@@ -82,7 +95,7 @@ class Snapshot:
         if tensor.data_ptr() in self._late:
             self._pending.append((buffer, tensor, tensor._version))
         else:
-            buffer.copy_(tensor, non_blocking=True)
+            buffer.copy_(tensor, non_blocking=tensor.device == self._device)  # the stream is that device's
         fresh[path] = seen[identity] = buffer
         return buffer
 

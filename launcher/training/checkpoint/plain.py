@@ -147,8 +147,8 @@ def _of_a_class(node: Any, kind: Any) -> tuple[str, Any] | None:
     where = [kind.__module__, kind.__qualname__]
     if isinstance(node, Enum):
         return ("flag", [*where, node.value]) if isinstance(node, Flag) else ("enum", [*where, node.name])
-    if _is_namedtuple(kind):
-        return "namedtuple", [*where, list(node)]
+    if _is_namedtuple(kind):  # attributes beside its fields would be lost
+        return None if getattr(node, "__dict__", None) else ("namedtuple", [*where, list(node)])
     if _is_record(kind):
         values = {f.name: getattr(node, f.name) for f in fields(node) if hasattr(node, f.name)}
         return ("dataclass", [*where, values]) if values.keys() >= getattr(node, "__dict__", {}).keys() else None

@@ -16,8 +16,8 @@ from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
 from launcher.training.checkpoint import distributed, read, readback, write
 from launcher.training.checkpoint.digest import digest
-from launcher.training.checkpoint.plain import from_plain
-from launcher.training.ddp.optimizers import bearer, parts
+from launcher.training.checkpoint.plain import from_plain, map_leaves
+from launcher.training.ddp.optimizers import bearer, parts, restore_dtypes
 from launcher.training.ddp.randomness import seed_rank, set_rng_state
 from launcher.training.ddp.wrapping import is_exact, note, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
@@ -30,6 +30,7 @@ class Registered:
     def __init__(
         self,
         place: WorkerPlace,
+        device: torch.device,
         *,
         settle: Callable[[], None],
         watch: Callable[[torch.nn.Module], None],
@@ -40,7 +41,7 @@ class Registered:
         """Names of those of which each rank has a part."""
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
-        self._place = place
+        self._place, self._device = place, device
         self._settle, self._watch = settle, watch
         self._told_unordered = False
         told = self._warn if place.rank == 0 else lambda text: None
@@ -89,6 +90,10 @@ class Registered:
         for name, thing in objects.items():
             inner = bearer(unwrap(thing))
             in_parts = distributed.is_in_parts(inner)
+            if (before := self.shared.get(name, self.per_rank.get(name, inner))) is not inner:
+                raise TypeError(
+                    f"worker.register({name}=...): a {type(before).__name__} is registered by this name already"
+                )
             self._check(name, inner, per_rank, in_parts)
             (self.per_rank if per_rank else self.shared)[name] = inner
             if in_parts:
@@ -159,7 +164,11 @@ class Registered:
         tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
         try:
             state = from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor)
+            if isinstance(thing, torch.nn.Module) and isinstance(state, dict):
+                state |= {key: _cloned(value) for key, value in state.items() if key.endswith("_extra_state")}
             thing.load_state_dict(distributed.divide(state, thing) if name in self._in_parts else state)
+            if isinstance(thing, torch.optim.Optimizer) and name not in self._in_parts:
+                restore_dtypes(thing, state)
         except Exception as error:
             lasting = isinstance(error, CheckpointError) and error.lasting
             raise CheckpointError(
@@ -185,11 +194,11 @@ class Registered:
         if folder is None or ranks == 0:
             return
         if ranks == self._place.world_size:
-            set_rng_state(self._of_rank(folder, self._place.rank)["rng"])
+            set_rng_state(self._of_rank(folder, self._place.rank)["rng"], self._device)
             return
         states = [self._of_rank(folder, old)["rng"] for old in range(ranks)] if alike else []
         if states and all(digest(state) == digest(states[0]) for state in states):
-            set_rng_state(states[0])
+            set_rng_state(states[0], self._device)
         else:
             seed_rank(self._place.spec.seed, step, self._place.rank)
 
@@ -205,3 +214,7 @@ class Registered:
                     value = value.clone().to(device)  # its file is mapped
                 total[name] = value + total[name] if name in total else value
         return total
+
+
+def _cloned(value: Any) -> Any:
+    return map_leaves(value, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)

@@ -98,7 +98,9 @@ class CheckpointWriter:
         self.saved_step = -1
         """The last step whose parts are durable here."""
         self.last = False
-        """The run's last save is under way: it is retried, so the other ranks' parts are kept."""
+        """All work is done."""
+        self.retried = False
+        """What fails is tried again at the end of all work, so the other ranks' parts are kept."""
         self.hopeless = False
         """The latest save failed for a reason that a retry does not change."""
 
@@ -122,7 +124,9 @@ class CheckpointWriter:
         self._channel.send(WorkerSaveBegun(step=step))
         self._held, self._snapshot.torn = None, False  # an earlier save's
         held = parts()
-        if copy:
+        if not copy:
+            self._snapshot.finish_device()
+        else:
             try:
                 held = self._snapshot.take(held, late)
             except Exception as error:
@@ -195,7 +199,7 @@ class CheckpointWriter:
             self.hopeless = isinstance(error, _UNSAVABLE)
         else:
             self.hopeless = number in (errno.EACCES, errno.EPERM, errno.EROFS)
-        failed = WorkerSaveFailed(step=step, error=str(error), errno=number, permanent=self.hopeless, last=self.last)
+        failed = WorkerSaveFailed(step=step, error=str(error), errno=number, permanent=self.hopeless, last=self.retried)
         self._channel.send(failed)
         # After the message: other ranks then miss the folder, which goes with the last file.
         remove_files(tmp, [name for name, _ in parts])

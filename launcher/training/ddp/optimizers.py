@@ -46,5 +46,22 @@ def parts(thing: Any, depth: int = 3) -> Iterator[Any]:
                     yield from parts(part, depth - 1)
 
 
+def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
+    """Give the optimizer's tensors the types in which ``state``, just loaded, has them: torch casts them to those of the weights.
+
+    Moments in fp32 of weights in bf16 would lose their last bits. An optimizer that loads in a way of its own is left alone.
+    """
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
+        return
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for number, weight in zip(numbers, weights, strict=True):
+        held = optimizer.state.get(weight, {})
+        for key, saved in state["state"].get(number, {}).items():
+            now = held.get(key)
+            if isinstance(saved, torch.Tensor) and isinstance(now, torch.Tensor) and saved.dtype != now.dtype:
+                held[key] = saved.to(now.device)
+
+
 def _attributes(thing: Any) -> dict[str, Any]:
     return getattr(thing, "__dict__", {})

@@ -24,8 +24,11 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
     seed_all(derive_seed(seed, step, rank))
 
 
-def rng_state() -> dict[str, Any]:
-    """Return every generator's state of this process, as tensors and plain values (loads with ``weights_only=True``)."""
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """Return every generator's state of this process, of CUDA the one of ``device``: the rank's, which need not be the current one.
+
+    They are tensors and plain values (which load with ``weights_only=True``).
+    """
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
@@ -39,12 +42,12 @@ def rng_state() -> dict[str, Any]:
             "rest": [int(position), int(has_gauss), float(cached)],
         }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state()
+        state["cuda"] = torch.cuda.get_rng_state(_gpu(device))
     return state
 
 
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned."""
+def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Restore what `rng_state` returned for the same ``device``."""
     python = state["python"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     torch.set_rng_state(state["torch"].cpu())
@@ -52,7 +55,11 @@ def set_rng_state(state: dict[str, Any]) -> None:
         saved = state["numpy"]
         numpy.random.set_state((saved["kind"], saved["keys"].numpy().astype("uint32"), *saved["rest"]))
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"].cpu())
+        torch.cuda.set_rng_state(state["cuda"].cpu(), _gpu(device))
+
+
+def _gpu(device: torch.device) -> torch.device:
+    return device if device.type == "cuda" else torch.device("cuda")  # the current one
 
 
 def make_deterministic() -> None:

@@ -8,6 +8,8 @@ from math import isfinite
 from time import monotonic
 from typing import Any
 
+import torch
+
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
 from launcher.training.ddp.loading import LOADING
@@ -53,6 +55,8 @@ class Reporter:
         for name, value in metrics.items():
             held, count = value, 0
             if value.__class__ is not float or not isfinite(value) or name not in watch.well:
+                if not isinstance(value, float | int):
+                    _check_one_number(name, value)
                 held = watch.see(step, name, value, epoch=epoch)
                 count = watch.count(name)
             if self._metrics:
@@ -97,3 +101,14 @@ class Reporter:
         if self._metrics:
             self.flush(force=True)
             self.send(message)
+
+
+def _check_one_number(name: str, value: Any) -> None:
+    """Raise TypeError, which names the metric, now: the number itself is read a moment later."""
+    try:
+        is_one = value.numel() == 1 if isinstance(value, torch.Tensor) else float(value) is not None
+    except (TypeError, ValueError):
+        is_one = False
+    if not is_one:
+        count = f" of {value.numel()} elements" if isinstance(value, torch.Tensor) else ""
+        raise TypeError(f"log({name}=...): a metric is one number, not a {type(value).__name__}{count}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import zlib
@@ -21,6 +22,7 @@ from launcher.run.messages import (
 from launcher.run.worker_texts import UNRESTORED
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
+from launcher.training.checkpoint.plain import from_plain
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.checkpoint.shares import Dealt, Shares
 from launcher.training.ddp.data import Unit
@@ -59,15 +61,17 @@ class Session:
             LOADING.watch_loaders()
         self.epochs: int | None = None
         self.total_steps: int | None = None
+        self.last_step: int | None = None
+        """The last step of the loop under way, where the user has said how many there are."""
         self.start_step = 0
         self.partial: dict[str, Any] = {}
         """This rank's sums over the epoch under way; saved per rank, added up when the world size changes."""
         self.notes: dict[str, float] = {}
         """Small numbers that all ranks share and a resume restores."""
         self.in_unit = False
+        self.stepped = False
+        """A registered optimizer has made its step in this unit."""
         self.begun = False
-        self.shared_loop = False
-        """Only the optimizer's step changes the weights: they are copied during the next forward and backward pass."""
         self.is_script = place.spec.work.kind in ("script", "module")
         self.stopping = False
         """A script: the agreed step is reached."""
@@ -91,7 +95,7 @@ class Session:
         self.folder_mode = 0o750 if place.spec.share == "group" else 0o700
         self.saver = write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode)
         self.shares = Shares(place, lambda text: self.reporter.send(WorkerWarning(text=text)))
-        self.registered = Registered(place, settle=self.saver.settle, watch=self.waits.watch)
+        self.registered = Registered(place, device, settle=self._settle, watch=self.waits.watch)
         self._load()
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -103,7 +107,8 @@ class Session:
         if (state := self.registered.loaded) is None:  # a script's own folder
             self.position.step = self.place.resume_step
         else:
-            known = {n: state["position"][n] for n in Position.__dataclass_fields__ if n in state["position"]}
+            saved = from_plain(state["position"])  # an older version kept numbers of numpy as they were given
+            known = {n: int(saved[n]) for n in Position.__dataclass_fields__ if n in saved}
             self.position = Position(**known)
             self.notes = dict(state.get("notes", {}))
         self.start_step = self._saved_at = self.position.step
@@ -144,7 +149,7 @@ class Session:
     def tree(self, dealt: Dealt | None = None) -> list[tuple[str, Any]]:
         """Return everything that is saved, by file, as it is now and by reference; of what is ``dealt`` this rank's share."""
         own: dict[str, Any] = {
-            "rng": rng_state(),
+            "rng": rng_state(self.device),
             "partial": dict(self.partial),
             "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
@@ -174,13 +179,18 @@ class Session:
         whole = self._gathered[1]
         return {n: whole[n] if n in whole else thing.state_dict() for n, thing in registered.shared.items()}
 
+    def _settle(self) -> None:
+        """Make the copies that a save still needs: an optimizer is about to change what is copied."""
+        self.stepped = True
+        self.saver.settle()
+
     # -- units ---------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """Pass the boundary before the next unit: save what is due, wait if held. Raises StopTraining at the agreed step."""
         self.pass_boundary()
         self._gap = None
-        self.in_unit = True
+        self.in_unit, self.stepped = True, False
         self.phase("train")
 
     def pass_boundary(self) -> None:
@@ -212,7 +222,10 @@ class Session:
         self._progress(last=True)  # the next report may come after a long evaluation
         self.save_if_due()
         if self._gap is None and self.place.paths is not None:
-            self._gap = Reference(self.tree())
+            with contextlib.suppress(
+                Exception
+            ):  # a lock in it, for example: each save tells it by name, and fails alone
+                self._gap = Reference(self.tree() if self.rules.enabled else [])
         self.phase("between")
 
     @property
@@ -288,7 +301,7 @@ class Session:
     # -- saves and stops -----------------------------------------------------------------------------------------
 
     def save_if_due(self) -> None:
-        """Save at this boundary when the leader asked for it or `checkpoint.interval_steps` have passed."""
+        """Save at this boundary when the leader asked for it, `checkpoint.interval_steps` have passed, or all planned steps are done."""
         if (folder := self.due_folder()) is not None:
             before = self._phase
             self.phase("save")  # copying takes a while, and an earlier save may still be on its way to a slow disk
@@ -300,9 +313,12 @@ class Session:
         step = self.position.step
         if self.gate.due(step):
             return self.tmp()
+        if not self.rules.enabled or step <= max(self._saved_at, self.start_step):
+            return None
         interval = self.rules.interval_steps
-        wanted = self.rules.enabled and interval and step % interval == 0
-        return self.tmp() if wanted and step > max(self._saved_at, self.start_step) else None
+        # The last planned step: its checkpoint is of the state right after it, whatever the code behind the loop changes.
+        is_last = step == self.last_step and bool(self.registered)
+        return self.tmp() if is_last or (interval and step % interval == 0) else None
 
     def tmp(self) -> Path:
         """Return the folder in which this round writes the checkpoint of the current step."""
@@ -321,6 +337,7 @@ class Session:
             self.reporter.send(WorkerSaveFailed(step=self.position.step, error=text, errno=None))
             return
         self._saved_at = self.position.step
+        self.saver.retried = self._ending or self._saved_at == self.last_step
         # Beyond the last step rank 0 writes everything: what user code then changes on one rank must not come from two.
         dealt = self.shares.deal(self._saved_at, self.registered.shared) if gap is None and not self._ending else None
         self._writes_share = dealt is not None and self.place.rank != 0
@@ -331,10 +348,10 @@ class Session:
         self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late)
 
     def _late(self) -> set[int]:
-        """Return the addresses of what only an optimizer's step changes: copied during the forward and backward pass.
+        """Return the addresses of what only an optimizer's step changes, its own state: copied during the forward and backward pass.
 
-        That is every optimizer's own state; weights only in the shared loop: user code may write to them, also where
-        torch does not count it (``.data``). `settle` completes the copies before the step.
+        Not so the weights: user code may write to them at any time, also where torch does not count it (``.data``).
+        `settle` completes the copies before the step.
         """
         if self.saver.torn:
             return set()
@@ -342,8 +359,6 @@ class Session:
         for optimizer in self.registered.optimizers:
             state = (v for held in optimizer.state.values() if isinstance(held, dict) for v in held.values())
             tensors += [value for value in state if isinstance(value, torch.Tensor)]
-            if self.shared_loop:
-                tensors += [p for group in optimizer.param_groups for p in group["params"]]
         return {tensor.data_ptr() for tensor in tensors}
 
     def stop(self) -> None:
@@ -372,7 +387,8 @@ class Session:
         self._ending = True
         saved = True
         if self._gap is not None and (self.registered.has_parts or not self._gap.intact):
-            # The end of all work: what its last lines changed belongs to the result. Copies of parts do not show a change.
+            # Nobody knew that this was the last step, and what the checkpoint should hold is not there any more: it is
+            # saved as it is now. Copies of parts do not show a change.
             self._gap, self._gathered = None, (-1, {})
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
@@ -381,7 +397,7 @@ class Session:
         self.reporter.send(WorkerFinished(step=self.position.step, saved=saved))
 
     def _save_last(self, tmp: Path) -> bool:
-        self.saver.last = True
+        self.saver.last = self.saver.retried = True
         step = self.position.step
         for number, wait_s in enumerate(_LAST_TRIES_S):
             time.sleep(wait_s)

@@ -232,6 +232,20 @@ def test_a_tmpfs_counts_as_the_jobs_memory(enter: Enter, memory: Path, job_mb: s
     assert ("more than a quarter of the job's 100 MB" in sentence) is not takes
 
 
+def test_a_tmpfs_may_promise_more_than_the_node_has(enter: Enter, place: Path) -> None:
+    """Where the job has no limit of its own, the node's available memory counts: no node is filled by its environment."""
+    folder = place / "promises"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000T", "none", folder], check=True)
+    try:
+        found, _, sentence = enter(local=folder, size=10**13, SLURM_MEM_PER_NODE="0")
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+    assert found == "the original"
+    assert "is in memory, and 10490417 MB would be more than a quarter of the job's " in sentence
+
+
 def test_what_killed_jobs_have_left_is_removed_and_what_lives_is_kept(enter: Enter, place: Path) -> None:
     """An agent holds a lock on its copy while it lives: an old copy without one is nobody's. Links are not followed."""
     left, lives, young = copy_of(place, "5"), copy_of(place, "6"), copy_of(place, "8")

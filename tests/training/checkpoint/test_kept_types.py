@@ -211,7 +211,7 @@ def old_checkpoint(folder: Path, value: Any) -> Path:
     from launcher.training.ddp.randomness import rng_state
 
     torch.save(shared, path / "state.pt")
-    torch.save({"rng": rng_state(), "partial": {}, "objects": {}}, path / "rank-00000.pt")
+    torch.save({"rng": rng_state(torch.device("cpu")), "partial": {}, "objects": {}}, path / "rank-00000.pt")
     return path
 
 

@@ -105,7 +105,7 @@ WRAPPERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 def registry(settle: Callable[[], None] = lambda: None) -> Registered:
     """What a worker keeps of what is registered."""
-    return Registered(WorkerPlace(), settle=settle, watch=lambda _: None)
+    return Registered(WorkerPlace(), torch.device("cpu"), settle=settle, watch=lambda _: None)
 
 
 def made(wrapper: str) -> tuple[torch.nn.Module, Any]:
