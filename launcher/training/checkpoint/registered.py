@@ -110,6 +110,17 @@ class Registered:
                 if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
                     self._tell_unordered(f"run.register() could not change that: {why}")
 
+    def moments(self) -> set[int]:
+        """Return the addresses of what only an optimizer's step changes, its own state: copied during the forward and backward pass.
+
+        Not so the weights: user code may write to them at any time, also where torch does not count it (``.data``).
+        """
+        tensors = []
+        for optimizer in self.optimizers:
+            state = (v for held in optimizer.state.values() if isinstance(held, dict) for v in held.values())
+            tensors += [v for v in state if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+        return {tensor.data_ptr() for tensor in tensors}
+
     def _check(self, name: str, thing: Any, per_rank: bool, in_parts: bool) -> None:
         """Raise TypeError when the state of ``thing`` cannot be saved or loaded again: now, not at the first checkpoint."""
         kind, place = type(thing).__name__, self._place

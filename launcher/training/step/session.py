@@ -342,24 +342,10 @@ class Session:
         dealt = self.shares.deal(self._saved_at, self.registered.shared) if gap is None and not self._ending else None
         self._writes_share = dealt is not None and self.place.rank != 0
         parts = partial(self.tree, dealt) if gap is None else lambda: gap.tree
-        late = self._late() if copy and gap is None else set()
+        late = self.registered.moments() if copy and gap is None and not self.saver.torn else set()
         at = self.position
         meta = {**self._progress_values(), "step": at.step, "consumed": at.consumed, "t": time.time()}
         self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late)
-
-    def _late(self) -> set[int]:
-        """Return the addresses of what only an optimizer's step changes, its own state: copied during the forward and backward pass.
-
-        Not so the weights: user code may write to them at any time, also where torch does not count it (``.data``).
-        `settle` completes the copies before the step.
-        """
-        if self.saver.torn:
-            return set()
-        tensors = []
-        for optimizer in self.registered.optimizers:
-            state = (v for held in optimizer.state.values() if isinstance(held, dict) for v in held.values())
-            tensors += [value for value in state if isinstance(value, torch.Tensor)]
-        return {tensor.data_ptr() for tensor in tensors}
 
     def stop(self) -> None:
         """Save, report and end the work at the agreed stop. Always raises StopTraining."""

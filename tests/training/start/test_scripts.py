@@ -398,7 +398,7 @@ def test_the_lines_behind_the_loop_are_the_scripts_own_business(tmp_path: Path) 
     (tmp_path / "run" / "go").touch()
     crew = run(spec_of(tmp_path, "train.py"), 1)
 
-    assert [m["name"] for m in crew.messages("phase")] == ["script", "train", "script", "save"]
+    assert [m["name"] for m in crew.messages("phase")] == ["script", "train", "save", "train", "script", "save"]
 
 
 def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
