@@ -310,6 +310,8 @@ class Requeued(JobNamed, type="requeued"):
     """The next attempt begins no sooner."""
     let_go: list[str] | None = None
     """Hosts given back before the end."""
+    nodes: list[int] | None = None
+    """It asks for so many nodes, at least and at most, whatever the job's script says."""
 
 
 class ProgressAssumed(Event, type="progress_assumed"):

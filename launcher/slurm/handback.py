@@ -288,7 +288,7 @@ def _submitted(answer: Answer) -> Done:
 def release(job_id: str) -> Done:
     """Let a held job start."""
     answer = ask("scontrol", "release", job_id, timeout_s=_ASK_S)
-    return Done(answer.ok, answer.problem)
+    return Done(answer.ok, answer.problem, forbidden=not (answer.ok or answer.busy))
 
 
 def cancel_held(name: str, besides: str = "") -> list[str]:

@@ -84,7 +84,7 @@ def test_a_lost_connection_is_told_and_the_files_go_on(paths: RunPaths, capsys: 
     command.follow()
     out, err = capsys.readouterr()
 
-    assert f"the connection to {HOLD} was lost; {RUN} runs on" in err
+    assert f"the connection to {HOLD} was lost; launcher status {RUN} tells how it goes on" in err
     assert out.count("only once") == 1
     assert f"{RUN} completed" in out
 

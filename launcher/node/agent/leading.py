@@ -54,7 +54,8 @@ async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> End
     if (error := leading.exception()) is not None:
         if not isinstance(error, LauncherError):
             traceback.print_exception(error)
-        print(f"{LAST_WORDS}the leader failed: {error}", file=sys.stderr, flush=True)
+        own_job = doors.spec.held_by is None  # a rerun's leader says nothing of its hold, whose log this is
+        print(f"{LAST_WORDS if own_job else ''}the leader failed: {error}", file=sys.stderr, flush=True)
         code = error.exit_code if isinstance(error, LauncherError) else 1
         return Ending("failed", str(error), code)
     ending = leading.result()

@@ -154,8 +154,10 @@ class Reruns:
             )
             self._of_rerun = agent
             if order.node > 0:
-                await agent.run()
-                return LeftRerun(run=order.run)
+                lost = await agent.run() != 0
+                return LeftRerun(
+                    run=order.run, problem="its agent did not reach the leader of the rerun" if lost else ""
+                )
             from launcher.node.allocation.held_allocation import allocation_of_rerun
 
             self._leader = Leader(spec, paths, host, order.hosts, allocation_of_rerun(spec, paths))

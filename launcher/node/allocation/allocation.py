@@ -95,18 +95,23 @@ class Allocation:
     def withdraw_early(self) -> None:
         """Cancel the job of `queue_early`, if there is one that is held; never raises."""
 
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
+    def hand_back(
+        self,
+        *,
+        exclude: tuple[str, ...],
+        delay_s: float,
+        early: bool = False,
+        nodes: tuple[int, int] | None = None,
+    ) -> HandedBack:
         """Have the run start again, without ``exclude`` where that is possible, and verify that it will.
 
-        ``early``: in the job of `queue_early`, which is released for that, unless others wait for this one.
+        ``early``: in the job of `queue_early`, which is released for that, unless others wait for this one. ``nodes``: on so
+        many, at least and at most, whatever it took before.
 
         Raises SiteError when SLURM refuses, NotAnsweredError when it does not answer, CancelledError when the job was
         cancelled meanwhile.
         """
         raise SiteError("There is no SLURM here to start the run again.")
-
-    def want_nodes(self, job_id: str, least: int, most: int) -> None:
-        """Have the run's next job start with so many nodes, whatever it took before; never raises."""
 
     def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
         """Submit a job of one node, none of ``exclude``, that runs an agent with these arguments (``words``); return its id.

@@ -205,6 +205,8 @@ def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_
         allocation.remark(f"how the run ended is not known: {error}")
         allocation.end_job(completed=False)
         return
+    if spec.hold and not again:
+        conclude_reruns(paths, "its hold has ended")
     _finish_job(paths, allocation, batch_host, again=again)
 
 

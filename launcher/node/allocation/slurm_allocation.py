@@ -17,6 +17,7 @@ from launcher.node.allocation.allocation import Allocation, CancelledError, Hand
 from launcher.node.allocation.early_exits import leader_end, read_ended
 from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
 from launcher.run import clock, event_lines
+from launcher.run.events import Requeued
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
@@ -150,13 +151,20 @@ class SlurmAllocation(Allocation):
         if self._spec.restart.queue_early:
             handback.cancel_held(self._job.job_name, besides=self._job.own_id)
 
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
+    def hand_back(
+        self,
+        *,
+        exclude: tuple[str, ...],
+        delay_s: float,
+        early: bool = False,
+        nodes: tuple[int, int] | None = None,
+    ) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
         own = self._job.own_id
         if early and handback.queued_after(own, self._job.job_name):
             awaited = self._is_awaited()
             if awaited is False:
-                return self._continue(exclude, delay_s)
+                return self._continue(exclude, delay_s, nodes)
             if awaited:
                 self.withdraw_early()
         if self._slurm_requeues or self._spec.site.requeue_allowed:
@@ -166,7 +174,9 @@ class SlurmAllocation(Allocation):
                     raise CancelledError("the job was cancelled in the meantime")
                 done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
-                chosen, given_up = self._chosen(exclude)
+                if nodes is not None:
+                    handback.set_nodes(own, *nodes)
+                chosen, given_up = self._chosen(exclude, nodes)
                 if chosen is not None:
                     handback.exclude(own, chosen)
                 if delay_s > 0:
@@ -174,7 +184,7 @@ class SlurmAllocation(Allocation):
                 return HandedBack("slurm" if self._slurm_requeues else "requeue", own, given_up)
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
-        return self._continue(exclude, delay_s)
+        return self._continue(exclude, delay_s, nodes)
 
     def _is_awaited(self) -> bool | None:
         """Whether a job of another run waits for this one; None: not known."""
@@ -189,12 +199,20 @@ class SlurmAllocation(Allocation):
             print(f"SLURM did not release {', '.join(hosts)}: {done.why}", file=sys.stderr, flush=True)
         return hosts if done.ok else ()
 
-    def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    def _chosen(
+        self, hosts: tuple[str, ...], nodes: tuple[int, int] | None
+    ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         """Return what to exclude, the user's own hosts included (None: no change), and the hosts that are given up."""
-        before = excluded_before(event_lines.read(self._paths.events), clock.now())
+        told = event_lines.read(self._paths.events)
+        before = excluded_before(told, clock.now())
         if not (hosts or before):
             return None, ()
         wishes = handback.wishes(self._job.own_id)
+        asked = [
+            one.nodes for one in told if isinstance(one, Requeued) and one.nodes
+        ]  # the script's range counts no more
+        if (least_most := nodes or (asked[-1] if asked else None)) is not None:
+            wishes["nodes"] = "-".join(map(str, least_most))
         users = tuple(h for h in handback.excluded(wishes) if h not in before and h not in hosts)
         wanted = (*(h for h, counts in before.items() if counts and h not in hosts), *hosts)
         kept = affordable(wanted, lambda these: self._could_start(wishes, (*users, *these)))
@@ -213,11 +231,13 @@ class SlurmAllocation(Allocation):
         answer = ask("sinfo", "--noheader", "--Node", *partition, "--format=%N %t", timeout_s=_ASK_S)
         return answer.ok and schedulable_without(answer.out, exclude, self._spec.smallest_allocation)
 
-    def _continue(self, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-        chosen, given_up = self._chosen(exclude)
+    def _continue(self, exclude: tuple[str, ...], delay_s: float, nodes: tuple[int, int] | None) -> HandedBack:
+        chosen, given_up = self._chosen(exclude, nodes)
         extra = [] if chosen is None else [f"--exclude={','.join(chosen)}"]  # in place of the script's own
         if delay_s > 0:
             extra.append(f"--begin=now+{int(delay_s)}")
+        if nodes is not None:
+            extra.append(f"--nodes={nodes[0]}-{nodes[1]}")
         if (task := self._job.array_task_id) is not None:
             extra.append(f"--array={task}")
         handback.forbid_requeue(self._job.own_id)  # from 24.05 on SLURM may requeue a job that leaves in its grace time
@@ -231,6 +251,8 @@ class SlurmAllocation(Allocation):
             raise SiteError(f"this cluster forbids requeueing, and sbatch refused a continuation job: {done.why}")
         new = done.job_id if task is None else f"{done.job_id}_{task}"
         if self._spec.restart.queue_early:  # it may have been queued before
+            if nodes is not None:
+                handback.set_nodes(new, *nodes)
             if chosen is not None:
                 handback.exclude(new, chosen)
             if delay_s > 0:
@@ -241,12 +263,11 @@ class SlurmAllocation(Allocation):
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         if self._spec.restart.queue_early and not (done := handback.release(new)).ok:
+            if done.forbidden:  # an administrator holds it
+                handback.cancel(new)
+                raise SiteError(f"scontrol release of the continuation job: {done.why}")
             raise NotAnsweredError(f"scontrol release: {done.why}")
         return HandedBack("continuation", new, given_up)
-
-    def want_nodes(self, job_id: str, least: int, most: int) -> None:
-        """See `Allocation`."""
-        handback.set_nodes(job_id, least, most)
 
     def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
         """See `Allocation`: the job's own script, which runs an agent where it is given words."""

@@ -163,6 +163,8 @@ class Board:
     line: list[int] = field(default_factory=list)
     """The nodes next in line to lead, as the agents know them."""
     regathers: bool = False
+    held: bool = False
+    """A hold: its nodes have been there."""
     """The nodes were together before, under a leader that died: they are awaited for seconds, and started again."""
 
     @property
@@ -210,6 +212,11 @@ class Board:
         if self.fenced:
             return OVER
         return self.interrupt.evidence if self.interrupt else None
+
+    @property
+    def needed_nodes(self) -> int:
+        """Nodes without which this run cannot go on; a hold that has begun keeps what it has left."""
+        return 1 if self.spec.hold and (self.held or self.regathers) else self.spec.needed_nodes
 
     async def look_at_own_files(self) -> bool:
         """Return whether the script has written a newer checkpoint of its own, and report it as saved."""

@@ -132,9 +132,12 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         board.notifier.tell("preempted", decision.reason)
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here and n.job is None)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
+    spec = board.spec
+    is_short = evidence.cause is not None and evidence.cause.kind in MEMORY and spec.needed_nodes < spec.nodes
+    nodes = (spec.nodes, spec.all_nodes) if is_short else None  # memory ran out on fewer
     try:
-        early = board.spec.restart.queue_early and evidence.kind is Kind.TIME_LIMIT
-        handed = await _hand_back(board, tuple(bad), delay, early)
+        early = spec.restart.queue_early and evidence.kind is Kind.TIME_LIMIT
+        handed = await _hand_back(board, tuple(bad), delay, early, nodes)
     except NotAnsweredError as error:
         return await _unheard(board, decision, error)
     except CancelledError as error:
@@ -146,15 +149,6 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     lost = await board.blocking(board.anchor.look)
     if lost is not None:  # SLURM can start the job only if it is put back before
         await board.blocking(lambda: board.allocation.remark(f"{decision.reason} But {lost.text}."))
-    spec = board.spec
-    if (
-        evidence.cause is not None
-        and evidence.cause.kind in MEMORY
-        and spec.needed_nodes < spec.nodes
-        and handed.job_id
-    ):
-        new = handed.job_id
-        await board.blocking(lambda: board.allocation.want_nodes(new, spec.nodes, spec.all_nodes))
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     if handed.given_up:
@@ -162,7 +156,13 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     _end_attempt(board, decision.reason)
     took = round(clock.now() - began, 2)
     board.history.event(
-        "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=delay, let_go=list(gone)
+        "requeued",
+        how=handed.how,
+        job_id=handed.job_id,
+        seconds=took,
+        delay_s=delay,
+        let_go=list(gone),
+        nodes=nodes and list(nodes),
     )
     board.history.state(picture(board))
     await board.blocking(board.history.flush)
@@ -176,13 +176,15 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     return Ending("requeued", decision.reason, 0)
 
 
-async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float, early: bool) -> HandedBack:
+async def _hand_back(
+    board: Board, exclude: tuple[str, ...], delay_s: float, early: bool, nodes: tuple[int, int] | None
+) -> HandedBack:
     """Hand the allocation back; retry while SLURM does not answer, since slurmctld may be restarting. Raises SiteError."""
     end = board.now() + _UNHEARD_S
     while True:
         try:
             return await board.blocking(
-                lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s, early=early)
+                lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s, early=early, nodes=nodes)
             )
         except NotAnsweredError:
             if board.now() >= end or board.fenced:

@@ -51,7 +51,7 @@ async def await_nodes(board: Board) -> Evidence | None:
                 for node in board.nodes.missing:
                     revivals.ask_for(board, node)
             bad = [n for n in board.nodes.all if n.bad is not None]
-            if len(board.nodes.all) - len(bad) < board.spec.needed_nodes:
+            if len(board.nodes.all) - len(bad) < board.needed_nodes:
                 return _unusable(bad)  # there is nothing to wait for
             comes = again and now - began < 2 * timing.rejoin_s and any(n.comes for n in board.nodes.all)
             checked = now - began >= timing.preflight_s or not any(n.here and n.unchecked for n in board.nodes.all)
@@ -65,13 +65,13 @@ async def await_nodes(board: Board) -> Evidence | None:
     found = await board.until(look, timeout_s=limit_s)
     if isinstance(found, Evidence):
         return found
-    return _too_few(board, limit_s) if len(board.nodes.healthy) < board.spec.needed_nodes else None
+    return _too_few(board, limit_s) if len(board.nodes.healthy) < board.needed_nodes else None
 
 
 def _unusable(bad: list[Node]) -> Evidence:
     """Return the evidence that too few nodes are left, since these cannot be used."""
     why = _reasons(bad)
-    text = f"checks failed on {why}" if any(n.checks for n in bad) else f"too few nodes are left ({why})"
+    text = f"checks failed on {why}" if any(n.checks for n in bad) else f"nodes were lost ({why})"
     return Evidence(Kind.PREFLIGHT, text, Cause.plain("node", why), tuple(n.host for n in bad))
 
 
@@ -164,4 +164,4 @@ def _judge(board: Board, seconds: float) -> Evidence | None:
     if not failed:
         return None
     board.history.event("excluded", hosts=[n.host for n in failed], why=_reasons(failed))
-    return _unusable(failed) if len(board.nodes.healthy) < board.spec.needed_nodes else None
+    return _unusable(failed) if len(board.nodes.healthy) < board.needed_nodes else None

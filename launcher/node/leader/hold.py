@@ -52,6 +52,7 @@ class _Rerun:
     """The commands that await its end."""
     nodes: dict[Node, wire.Link | None] = field(default_factory=dict)
     """Its nodes, by index, and the connection of each when it began: a node that connects anew is not in it."""
+    joined: set[Node] = field(default_factory=set)
     ends: dict[Node, LeftRerun] = field(default_factory=dict)
     stopped: Evidence | None = None
     """The stop of the hold for which its leader has been asked to stop it."""
@@ -116,7 +117,9 @@ class Hold:
             return
         if isinstance(said, LeftRerun):
             rerun.ends[node] = said
-        elif node is rerun.first:
+            return
+        rerun.joined.add(node)
+        if node is rerun.first:
             rerun.tell(RerunAccepted(run=said.run, restarted=said.restarted))
 
     def closed(self, link: wire.Link) -> None:
@@ -129,7 +132,7 @@ class Hold:
     async def keep(self) -> Evidence:
         """Have runs train here until something ends the hold; return what did."""
         board = self._board
-        board.phase = HOLDING
+        board.phase, board.held = HOLDING, True
         limit_min = board.spec.restart.idle_timeout_min
         await board.blocking(self._conclude_all)
         while True:
@@ -166,7 +169,12 @@ class Hold:
             return  # stopped before it began
         if len(healthy) < order.nodes:
             lost = ", ".join(n.host for n in board.nodes.all if not n.healthy)
-            self.refuse(f"it needs {order.nodes} nodes, and {len(healthy)} are left of {board.spec.id} (lost: {lost})")
+            has = (
+                f"{len(healthy)} are left of {board.spec.id} (lost: {lost})"
+                if lost
+                else f"{board.spec.id} has {len(healthy)}"
+            )
+            self.refuse(f"it needs {order.nodes} nodes, and {has}")
             return
         rerun.nodes = {node: node.link for node in healthy[: order.most_nodes]}
         board.history.event("rerun_started", run=order.run, hosts=[node.host for node in rerun.nodes])
@@ -193,7 +201,10 @@ class Hold:
             left_s = None if stop.deadline == math.inf else stop.deadline - now
             self._stop(rerun, stop.evidence.kind, stop.evidence.text, left_s)
         late = stop is not None and now > stop.deadline + _LAST_S
-        ended = any(end.problem for end in rerun.ends.values()) or rerun.first not in rerun.left()
+        left = rerun.left()
+        # The rerun's own leader looks after the nodes that have joined it; one that never did it would await for long.
+        lost = any(node not in left and node not in rerun.ends and node not in rerun.joined for node in rerun.nodes)
+        ended = lost or any(end.problem for end in rerun.ends.values()) or rerun.first not in left
         return ended or late or board.fenced or board.at_risk is not None
 
     async def _finish(self, rerun: _Rerun, said: str) -> None:

@@ -307,7 +307,7 @@ class Leader:
         round_, stop = board.round, board.stop
         hours = budgets.spent_with_current_s(clock.now()) / 3600
         return Situation(
-            nodes_left=len(board.nodes.healthy) >= spec.needed_nodes,
+            nodes_left=len(board.nodes.healthy) >= board.needed_nodes,
             may_requeue=board.allocation.requeues and spec.restart.requeue,
             restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
             attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,

@@ -39,7 +39,6 @@ async def ask_for_missing(board: Board) -> None:
     coming = [n for n in board.nodes.all if n.bad is None and not n.leaves and not _is_gone(n, now)]
     if len(coming) >= board.spec.all_nodes or board.asked >= _MOST_ASKED:
         return
-    board.asked += 1
     own = [n.name for n in board.nodes.all if n.job is None]
     words = (
         str(board.paths.root), "--node", str(len(board.nodes.all)), "--joins", connection.allocation_life(os.environ),
@@ -55,6 +54,7 @@ async def ask_for_missing(board: Board) -> None:
         board.refused_at = now
         board.history.event("replacement_refused", why=str(error))
         return
+    board.asked += 1
     board.history.event("replacement_asked", node=node.index, job_id=node.job)
 
 
@@ -73,21 +73,24 @@ def may_join(node: Node, hello: AgentHello) -> bool:
 
 def welcome_node(board: Board, node: Node) -> None:
     """Check a node that has joined; send it away where all are there meanwhile."""
-    healthy = len(board.nodes.healthy)
-    if node.bad is not None or healthy > board.spec.all_nodes:
-        node.leaves = True
-        node.send(Shutdown())
-    elif board.spec.preflight and node.checks is None:
+    if not _send_away(board, node) and board.spec.preflight and node.checks is None:
         node.unchecked = True
         send_checks([node], None)
 
 
+def _send_away(board: Board, node: Node) -> bool:
+    """Do without a replacement that cannot be used, or is one too many; return whether it is."""
+    if node.bad is None and len(board.nodes.healthy) <= board.spec.all_nodes:
+        return False
+    node.leaves = True
+    node.send(Shutdown())
+    return True
+
+
 def checked(board: Board, node: Node, done: ChecksDone) -> None:
     """Use a node that is as it should be; send away one that is not."""
-    node.unchecked, node.joined_at = (
-        False,
-        board.now(),
-    )  # a checkpoint that was begun before does not hold what is done without it
+    node.unchecked = False
+    node.joined_at = board.now()  # a checkpoint that was begun before does not hold what is done without it
     checks = [{"host": node.host, **check.to_wire()} for check in done.checks]
     board.history.event(
         "preflight", ok=done.ok, seconds=done.seconds, checks=checks, bandwidth_gb_s=done.bandwidth_gb_s
@@ -96,6 +99,8 @@ def checked(board: Board, node: Node, done: ChecksDone) -> None:
         failed = "; ".join(f"{check.name}: {check.detail}" for check in done.checks if not check.ok)
         board.exclude(node, failed or "its checks failed")
         node.send(Shutdown())
+    elif node.job is not None:
+        _send_away(board, node)  # the lost node may have come back meanwhile
 
 
 def note_leaving(board: Board, node: Node, signal: str) -> None:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from launcher.node.leader.board import Board, KeeperLink
 from launcher.node.leader.nodes import Node
-from launcher.node.policy.decisions import RESTARTED, Evidence
+from launcher.node.policy.decisions import RESTARTED, Evidence, Kind
 from launcher.node.wire import messages as wire
 from launcher.node.wire.keeper_messages import KeeperHello, KeeperWelcome, NotRevived, Revive, WithdrawRevival
 from launcher.run import clock
@@ -94,7 +94,8 @@ def ask_for(board: Board, node: Node) -> None:
     """Have the agent of a lost node started again, where that can be: not this process's own, nor while the run is stopped."""
     if board.keeper is None or node.name == board.host or node.job or node.bad is not None or node.asked_at is not None:
         return
-    if board.interrupted is None and board.phase != "ended":
+    goes_on = board.interrupted is None or board.interrupted.kind is Kind.NODE_LEAVES
+    if goes_on and board.phase != "ended":
         node.asked_at = board.now()
         # Greater than any order of a leader that has died: the keeper may still speak of those.
         node.orders = max(node.orders, board.claim.leader * _ORDERS) + 1

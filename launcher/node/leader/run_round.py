@@ -365,7 +365,7 @@ def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
     for node in board.nodes.all:
         if node.host != blame[0] or node.bad is not None:
             continue
-        spared = len(board.nodes.healthy) > (board.spec.needed_nodes if node.job else board.spec.nodes)
+        spared = len(board.nodes.healthy) > board.spec.needed_nodes
         if spared or (broken and again):
             board.exclude(node, why)
         else:

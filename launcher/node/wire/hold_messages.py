@@ -36,7 +36,7 @@ class LeftRerun(FromAgent, type="left_rerun"):
 
     run: str
     problem: str = ""
-    """Why it could not begin here."""
+    """Why it could not begin here, or what this node lost."""
     reason: str = ""
 
 

@@ -25,7 +25,9 @@ def write_cancelled(runs: Sequence[RunPaths], reason: str) -> None:
     """Write the outcome "cancelled" of ``runs`` where no leader has written one: nothing works on them any more."""
     time.sleep(_LAST_WRITE_S)  # a leader's last write may be on its way
     for paths in runs:
-        if read_outcome(paths.outcome) is not None:
+        if (
+            read_outcome(paths.outcome) is not None or not paths.root.exists()
+        ):  # a rerun that was refused took its folder away
             continue
         saved = events.last_of(event_lines.read(paths.events), events.Saved)
         end: dict[str, Any] = {"state": "cancelled", "reason": f"{reason[0].upper()}{reason[1:]}.",

@@ -70,7 +70,8 @@ def copy_code(
             return
         make_folder.make(target, mode)
         stamps = {name: _stamp(root / name) for name, _ in code.files}  # taken first: an edit meanwhile is seen later
-        shared = None if like is None or like.is_symlink() else like.resolve()
+        # root writes into what is read-only, and a link is one file for two runs
+        shared = None if like is None or like.is_symlink() or os.geteuid() == 0 else like.resolve()
         for name in stamps:
             _copy(root, root / name, target / name, target, shared and shared / name)
         for name, outside in code.outside:

@@ -68,6 +68,8 @@ class Site:
         if words[0] == "sbatch":
             return self._test_only(words)
         assert words[:3] == ("scontrol", "update", "JobId=5")
+        if words[3].startswith("NumNodes="):
+            return Answer(words, 0)
         self.kept_off = words[3].removeprefix("ExcNodeList=").split(",")
         return Answer(words, 0)
 
@@ -79,13 +81,14 @@ class Site:
         given = dict(w[2:].split("=", 1) for w in words[2:-1])
         can = self.up & set(self.constraint) if given.get("constraint") == "a" else self.up
         left = can - set(given["exclude"].split(","))
-        return Answer(words, 0) if len(left) >= 2 else Answer(words, 1, err=REFUSED)
+        least = int(given.get("nodes", "2").split("-")[0])
+        return Answer(words, 0) if len(left) >= least else Answer(words, 1, err=REFUSED)
 
-    def excludes(self, *hosts, before=()):
+    def excludes(self, *hosts, before=(), nodes=None):
         """What is excluded in the end, and given up, when ``hosts`` failed now and ``before`` earlier."""
         for host in before:
             event_lines.append(self.paths.events, an_event("excluded", attempt=0, hosts=[host], why="x"))
-        given_up = self.allocation.hand_back(exclude=hosts, delay_s=0).given_up
+        given_up = self.allocation.hand_back(exclude=hosts, delay_s=0, nodes=nodes).given_up
         return self.kept_off, list(given_up)
 
 
@@ -138,3 +141,12 @@ def test_a_job_that_is_on_no_host_list_is_not_asked_for_by_its_comment(monkeypat
     )
 
     assert handback.wishes("5") == {"account": "a", "partition": "p"}
+
+
+def test_a_host_is_excluded_only_where_all_nodes_can_still_be_had(site):
+    """Memory ran out on fewer nodes: the job asks for four of four now, and its script for two. Later attempts know it."""
+    one = site()
+    assert one.excludes("n2", nodes=(4, 4)) == ([""], ["n2"])
+
+    event_lines.append(one.paths.events, an_event("requeued", attempt=0, how="requeue", nodes=[4, 4]))
+    assert one.excludes("n2") == ([""], ["n2"])

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.errors import SiteError
 from launcher.node.allocation import slurm_allocation as slurm
+from launcher.node.allocation.allocation import NotAnsweredError
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec, Work
@@ -216,3 +218,27 @@ def test_the_job_that_was_queued_early_is_taken_where_there_is_one(
     assert (("scontrol", "release", "9") in asked) is (how == "continuation")
     assert "sbatch" not in [words[0] for words in asked]
     assert (("scancel", "9") in asked) is (how == "requeue" and queued == HELD)
+
+
+def test_a_continuation_that_somebody_holds_is_told_at_once(allocation, monkeypatch):
+    """scontrol release is refused: that is no silence. The job that would never start is cancelled, and the sentence has SLURM's words."""
+    asked = []
+
+    def ask(*words, **_):
+        asked.append(words)
+        if words[:2] == ("scontrol", "release"):
+            return Answer(words, 1, "", "Access/permission denied for job 9")
+        return Answer(
+            words, 0, HELD if "--array" in words else f"{HELD.split('|')[1]}|mine" if words[0] == "squeue" else ""
+        )
+
+    monkeypatch.setattr(handback, "ask", ask)
+    monkeypatch.setattr(handback, "continuation", lambda *words, **_: handback.Done(True, job_id="9"))
+    monkeypatch.setattr(slurm, "job_facts", lambda *words, **_: JobFacts(job_id="5", state="RUNNING", restarts=0))
+    monkeypatch.setattr(slurm, "_copy_pickle", lambda *_: None)
+    allocation._spec = replace(allocation._spec, restart=RestartSpec(queue_early=True))
+
+    with pytest.raises(SiteError, match=r"release of the continuation job: .*permission denied") as caught:
+        allocation._continue((), 0.0, None)
+    assert not isinstance(caught.value, NotAnsweredError)
+    assert ("scancel", "9") in asked

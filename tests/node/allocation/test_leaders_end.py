@@ -105,6 +105,20 @@ def ends_with(paths: RunPaths, error: Exception, capfd: pytest.CaptureFixture[st
     assert code == error.exit_code
 
 
+def test_a_reruns_leader_says_nothing_of_its_hold(
+    run: tuple[RunSpec, RunPaths], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It writes into the log of its hold's agent: its last words are not the hold's, which goes on."""
+    spec, paths = run
+    ends_with(paths, RunDirError("no room"), capfd)
+    assert "no room" in leader_words(paths)
+
+    (paths.submitit / "5_0_log.out").unlink()
+    replace(spec, held_by="hold-x").write(paths.spec)
+    ends_with(paths, RunDirError("no room"), capfd)
+    assert leader_words(paths) == ""
+
+
 def why(paths: RunPaths) -> str:
     """What `launcher why` says."""
     history = read_history(paths)

@@ -163,8 +163,15 @@ class FakeAllocation:
         if self.world.spec.restart.queue_early:
             self.said.append(("withdraw_early",))
 
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
-        self.early = early
+    def hand_back(
+        self,
+        *,
+        exclude: tuple[str, ...],
+        delay_s: float,
+        early: bool = False,
+        nodes: tuple[int, int] | None = None,
+    ) -> HandedBack:
+        self.early, self.nodes = early, nodes
         if self.silent_until > asyncio.get_running_loop().time():
             raise NotAnsweredError("no answer")
         if self.refuses:
@@ -175,9 +182,6 @@ class FakeAllocation:
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         self.said.append(("let_go", hosts))
         return hosts
-
-    def want_nodes(self, job_id: str, least: int, most: int) -> None:
-        self.said.append(("want_nodes", job_id, least, most))
 
     def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
         self.said.append(("ask_for_node", words, exclude))

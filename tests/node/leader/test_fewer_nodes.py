@@ -61,7 +61,8 @@ def test_out_of_memory_on_fewer_nodes_asks_for_all(world, virtual, least):
     if least:
         assert state == "requeued"
         assert "with fewer nodes a rank needs more memory" in w.events("decision")[-1]["reason"]
-        assert ("want_nodes", "77", 3, 3) in w.allocation.said
+        assert w.allocation.nodes == (3, 3)
+        assert w.events("requeued")[-1]["nodes"] == [3, 3]
     else:
         assert state == "completed"
         assert sizes(w) == [6, 6]
@@ -107,3 +108,14 @@ def test_a_revival_is_awaited_before_the_round_shrinks(world, virtual):
 
     assert virtual(w.attempt_once()).state == "completed"
     assert sizes(w) == [6, 6]
+
+
+def test_a_range_does_without_a_host_whose_ranks_crash(world, virtual):
+    """A host on which ranks are killed again and again is left out while enough are well: the run does not fail for it."""
+    w = ranged(world)
+    w.hooks[3] = [lambda worker: worker.node.name == "n1" and worker.die(signal=11)]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert sizes(w)[-1] == 4
+    (excluded,) = w.events("excluded")
+    assert excluded["hosts"] == ["n1"]

@@ -394,3 +394,48 @@ def test_hosts_that_break_again_and_again_serve_every_run(hold, virtual):
     assert end.state == "completed"
     assert [e["state"] for e in w.events("rerun_ended")] == ["completed"] * 4
     assert len(w.events("agent_revived")) == 4
+
+
+def test_an_agent_that_is_lost_before_it_joins_ends_the_rerun_at_once(hold, virtual):
+    """The rerun's own leader would wait for it for half an hour, and the hold with it."""
+
+    async def script(w):
+        w.nodes[1].on_join_rerun = lambda m: w.nodes[1].die()
+        folder(w, "a")
+        caller = Caller(w).connect()
+        caller.start("a")
+        end = await caller.says("rerun_finished")
+        assert (end["state"], end["reason"]) == ("failed", "The agent on n1 was lost.")
+
+    runs(hold, virtual, script, kept_s=1.0)
+
+
+@pytest.mark.parametrize("how", ["leader", "signal"])
+def test_a_hold_keeps_what_it_has_left(hold, virtual, how):
+    """A host of four is dead for good. Neither a leader that takes the dead one's place nor a signal that meant nothing ends the hold."""
+    w = hold(nodes=4)
+    w.allocation.means = SignalMeaning("unknown" if how == "signal" else "nothing")
+    w.keep(refuses="its host does not answer")
+
+    async def beside():
+        await asyncio.sleep(0)
+        scripted(w)
+        await w.until(lambda: read_state(w.paths.state).get("phase") == "holding")
+        w.nodes[3].die()
+        await asyncio.sleep(5)
+        if how == "signal":
+            w.signal("USR2")
+            await asyncio.sleep(4)
+            w.allocation.means = SignalMeaning("nothing")
+            await asyncio.sleep(60)
+
+    async def killed():
+        leading = asyncio.ensure_future(w.attempt_once())
+        await beside()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+    if how == "leader":
+        virtual(killed())
+    end = virtual(w.attempt_once(revived=True, absent=(3,)) if how == "leader" else w.attempt_once(beside))
+    assert (end.state, end.reason) == ("completed", "Nothing ran in it for 30 min.")

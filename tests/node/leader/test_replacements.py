@@ -318,3 +318,59 @@ def test_a_new_leader_waits_for_the_check_of_a_replacement(world, virtual, monke
 
     assert virtual(both()).state == "completed"
     assert {r["host"] for r in w.events("round_started")[3]["ranks"]} == {"n1", "r0"}
+
+
+def test_an_agent_that_dies_while_a_replacement_leaves_is_started_again(world, virtual, monkeypatch):
+    """The stop for the node that leaves ends no run: the keeper is asked as ever, and nothing is requeued."""
+    w = replacing(world, monkeypatch)
+    w.keep(refuses="its host does not answer")
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        r0 = await comes(w)
+        await w.until(lambda: len(sizes(w)) == 3 and r0.workers and all(one.entered >= 18 for one in r0.workers))
+        w.keeper.refuses = ""
+        r0.up("signal", name="TERM", t=0)
+        await asyncio.sleep(0.3)
+        w.nodes[2].die()
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert [e["host"] for e in w.events("agent_revived")] == ["n2"]
+
+
+def test_one_too_many_is_sent_away_after_its_checks(world, virtual, monkeypatch):
+    """The lost node comes back while its replacement is being checked: three nodes were asked for, and three train."""
+    w = replacing(world, monkeypatch, preflight=True)
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        await w.until(lambda: w.events("replacement_asked"))
+        words, _ = asked(w)[-1]
+        node = w.another(int(words[words.index("--node") + 1]), "r0")
+        check = node.on_preflight
+        node.on_preflight = lambda m: asyncio.get_running_loop().call_later(8.0, check, m)
+        node.join()
+        await asyncio.sleep(1)
+        w.nodes[1].join(again=True)
+        await w.until(lambda: any(m["type"] == "shutdown" for m in node.heard))
+        assert w.leader._board.phase == "training"
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert {r["host"] for r in w.events("round_started")[-1]["ranks"]} == {"n0", "n1", "n2"}
+
+
+def test_refusals_are_no_jobs(world, virtual, monkeypatch):
+    """SLURM away three times: asked again as soon as it answers. Only jobs that came to nothing count."""
+    monkeypatch.setattr(replacements, "_REFUSED_S", 40.0)
+    w = replacing(world, monkeypatch)
+    w.step_s = 12.0
+    w.allocation.refuses = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    at(w, 3, lambda: w.nodes[1].die())
+
+    async def script():
+        await w.until(lambda: len(w.events("replacement_refused")) == 4, 3000)
+        w.allocation.refuses = ""
+        await comes(w)
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert len(w.events("replacement_asked")) == 1
