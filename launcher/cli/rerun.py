@@ -146,7 +146,10 @@ class _Following:
         try:
             said = self._link.receive(_LOOK_S)
         except StateError:
-            click.echo(f"the connection to {self._hold.id} was lost; launcher status {self._paths.id} tells how it goes on", err=True)
+            click.echo(
+                f"the connection to {self._hold.id} was lost; launcher status {self._paths.id} tells how it goes on",
+                err=True,
+            )
             self._link = None
             return None
         if isinstance(said, RerunFinished):
