@@ -120,6 +120,10 @@ class Allocation:
         """
         raise SiteError("There is no SLURM here to ask for a node.")
 
+    def time_left_s(self, job_id: str, signal: str) -> float | None:
+        """Return how long a job of `ask_for_node` that got ``signal`` has until SIGKILL; None where SLURM does not say. Never raises."""
+        return None
+
     def is_coming(self, job_id: str) -> bool:
         """Whether a job of `ask_for_node` waits or runs; True where SLURM does not say. Never raises."""
         return False

@@ -291,6 +291,13 @@ class SlurmAllocation(Allocation):
             raise SiteError(done.why)
         return done.job_id
 
+    def time_left_s(self, job_id: str, signal: str) -> float | None:
+        """See `Allocation`."""
+        facts = job_facts(job_id, timeout_s=_ASK_S)
+        lead_s = float(self._spec.restart.signal_lead_s)
+        said = meaning_of(facts, signal, restart_count=0, now=_slurm_now(), lead_s=lead_s, requested=False)
+        return None if said.left_s is None else said.left_s + self._spec.site.kill_wait_s
+
     def is_coming(self, job_id: str) -> bool:
         """See `Allocation`."""
         answer = ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%T", timeout_s=_ASK_S)

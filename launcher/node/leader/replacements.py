@@ -103,14 +103,11 @@ def checked(board: Board, node: Node, done: ChecksDone) -> None:
         _send_away(board, node)  # the lost node may have come back meanwhile
 
 
-def note_leaving(board: Board, node: Node, signal: str) -> None:
-    """Do without a node whose own job is ending: at an agreed step, if it trains."""
-    node.leaves = True
+def note_leaving(board: Board, node: Node, left_s: float | None) -> None:
+    """Do without a node whose own job is ending, in ``left_s``: at an agreed step, if it trains."""
     if board.round is not None and node in board.round.nodes and board.phase == "training":
-        spec = board.spec
-        left_s = float(spec.restart.signal_lead_s) if signal == "USR2" else None
         text = f"{node.host}, which job {node.job} holds, is taken away"
-        board.stop_wanted(Kind.NODE_LEAVES, text, window_s(Kind.CANCELLED.value, spec, left_s))
+        board.stop_wanted(Kind.NODE_LEAVES, text, window_s(Kind.CANCELLED.value, board.spec, left_s))
     else:
         node.send(Shutdown())
     board.wake()

@@ -55,8 +55,8 @@ class Signals:
             self._inbox.pardon(round_, _ASK_AGAIN_S + 1)
         if node.job is not None:  # of a job of its own: the run's goes on
             if not node.leaves:
-                board.history.event("signal", host=node.host, name=sent, meaning=Kind.NODE_LEAVES.value)
-                replacements.note_leaving(board, node, name)
+                node.leaves = True
+                self._start(self._ask_of(node, name, sent))
             return
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
@@ -89,6 +89,15 @@ class Signals:
             self._inbox.usr2_meant_nothing()
         else:
             await self._obey(meaning, sent)
+
+    async def _ask_of(self, node: Node, name: str, sent: str) -> None:
+        board = self.board
+        left_s = await board.blocking(lambda: board.allocation.time_left_s(str(node.job), name))
+        if left_s is None and name == "USR2":
+            left_s = float(board.spec.restart.signal_lead_s)
+        left = None if left_s is None else round(left_s, 1)
+        board.history.event("signal", host=node.host, name=sent, meaning=Kind.NODE_LEAVES.value, left_s=left)
+        replacements.note_leaving(board, node, left_s)
 
     async def learn(self) -> None:
         """Learn of what was asked of the leader that died: SLURM announces a time limit once."""

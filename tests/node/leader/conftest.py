@@ -131,6 +131,7 @@ class FakeAllocation:
         self.silent_until = 0.0
         self.ended: dict[str, str] = {}
         self.early = False
+        self.left_s: float | None = None
         self.leader_ended = ""
         self.gone_jobs: set[str] = set()
         self.said: list[Any] = []
@@ -188,6 +189,9 @@ class FakeAllocation:
         if self.refuses:
             raise SiteError(self.refuses)
         return f"{90 + sum(said[0] == 'ask_for_node' for said in self.said)}"
+
+    def time_left_s(self, job_id: str, signal: str) -> float | None:
+        return self.left_s
 
     def is_coming(self, job_id: str) -> bool:
         return job_id not in self.gone_jobs

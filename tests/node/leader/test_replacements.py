@@ -374,3 +374,19 @@ def test_refusals_are_no_jobs(world, virtual, monkeypatch):
 
     assert virtual(w.attempt_once(script)).state == "completed"
     assert len(w.events("replacement_asked")) == 1
+
+
+@pytest.mark.parametrize(("left_s", "lost"), [(330.0, 0), (None, 3)])
+def test_a_replacement_that_leaves_has_the_time_that_its_own_job_has(world, virtual, monkeypatch, left_s, lost):
+    """Preempted with 300 s of grace, a save of a minute is awaited. Where SLURM does not say, KillWait is all there may be."""
+    w = replacing(world, monkeypatch)
+    w.save_s, w.allocation.left_s = 60.0, left_s
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        r0 = await comes(w)
+        await w.until(lambda: r0.workers and all(one.entered > one.first + 2 for one in r0.workers), 9000)
+        r0.up("signal", name="TERM", t=0)
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert w.events("stopped")[0]["lost_steps"] == lost
