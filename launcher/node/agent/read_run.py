@@ -12,8 +12,11 @@ from launcher.run.spec import RunSpec
 from launcher.run.units import is_secret
 
 
-def read_run(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
-    """Return spec, secret and passed variables. Raises RunDirError when they cannot be read, for minutes where that may pass."""
+def read_run(paths: RunPaths, patience_s: float | None = None) -> tuple[RunSpec, str, dict[str, Any]]:
+    """Return spec, secret and passed variables. Raises RunDirError when they cannot be read, for ``patience_s`` where that may pass.
+
+    None: for minutes, as file servers fail over.
+    """
 
     def read() -> tuple[RunSpec, str, dict[str, Any]]:
         if not exists(paths.spec, paths.root):
@@ -24,6 +27,6 @@ def read_run(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
         return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
 
     try:
-        return patiently(read, paths.root)
+        return patiently(read, paths.root, patience_s=patience_s)
     except (OSError, ValueError) as error:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None

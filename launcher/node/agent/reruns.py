@@ -35,6 +35,8 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
 _SETUP_S = 300.0
+_SEEN_S = 60.0
+"""A rerun's folder, just made, may be seen so late through NFS; then somebody who waits is told that it is not there."""
 _OF_THE_RUN = ("LAUNCHER_RUN_DIR", "PYTHONPATH", "PWD", "SHLVL", "_")
 """Variables that always differ between two runs, or say nothing: torch is not imported again for them."""
 _KEYS = {
@@ -167,7 +169,7 @@ class Reruns:
 
     def _read(self, paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
         """Read the rerun's files. Raises RunDirError where it is none of this hold, LauncherError where it is not the user's own."""
-        found = read_run(paths)
+        found = read_run(paths, _SEEN_S)
         require_own(paths.root)
         require_only_own_writers(paths)
         if found[0].held_by != self._hold.id:

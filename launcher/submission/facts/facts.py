@@ -141,6 +141,8 @@ class Facts:
     interpreter: Interpreter
     launcher_python: str = "python3"
     """The interpreter of this very command: what the batch script runs where the job's own is inside a container."""
+    hold: bool = False
+    """The job only holds an allocation: other runs are to train in it."""
     image: str | None = None
     """The job's container image; one that is a file by its absolute path."""
     image_missing: bool = False

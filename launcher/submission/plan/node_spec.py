@@ -64,6 +64,7 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "site": facts.slurm.site,
         "trackers": _trackers(job, loaded.name),
         "notify": {"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
+        "hold": facts.hold,
         "container": facts.image or job.environment.container,
         "after": [asdict(one) for one in facts.after],
     }

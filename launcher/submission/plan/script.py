@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.document.schema import Job
@@ -154,9 +155,10 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 
 def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:
-    """Return what a container must see: the run, and what the run's code links to."""
+    """Return what a container must see: the run, and what the run's code links to. Reruns of a hold will lie beside it."""
+    own = str(PurePath(place.root).parent) if facts.hold else place.root
     linked = [f"{facts.code.root}/{name}".rstrip("/") for name in job.code.link]
-    return [place.root, *(linked if job.code.snapshot else [facts.code.root])]
+    return [own, *(linked if job.code.snapshot else [facts.code.root])]
 
 
 def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:

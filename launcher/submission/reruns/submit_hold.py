@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from launcher.config.document.schema import Job, Trackers
 from launcher.config.load.load import LoadedJob
@@ -15,10 +16,9 @@ from launcher.run import index
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 from launcher.submission import submit
-from launcher.submission.facts.facts import BackendName, Facts
+from launcher.submission.facts.facts import BackendName
 from launcher.submission.facts.gather import gather_facts
 from launcher.submission.plan.plan import choose_backend, plan
-from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.rehearsal.stages import Step
 
 IDLE_MIN = 30.0
@@ -32,17 +32,11 @@ def submit_hold(loaded: LoadedJob, backend: BackendName, argv: Sequence[str]) ->
     """
     if loaded.job.sweep:
         raise ConfigError("sweep: a hold runs one job after the other; submit the sweep, or name one point's values")
-    facts = gather_facts(loaded, backend=backend)
+    facts = replace(gather_facts(loaded, backend=backend), run_id=index.new_id(f"hold-{loaded.name}"), hold=True)
     inside = choose_backend(facts) == "slurm" and job_environ().inside
     hosts = expand_hosts(os.environ.get("SLURM_JOB_NODELIST") or job_environ().node_list) if inside else []
     kept = replace(loaded, job=_holding(loaded.job, len(hosts)))
-
-    def make(now: Facts) -> SubmissionPlan:
-        made = plan(kept, now)
-        return replace(made, spec=replace(made.spec, hold=True))
-
-    name = f"hold-{loaded.name}"
-    facts = replace(facts, run_id=index.new_id(name))
+    make = partial(plan, kept)
     if not inside:
         return submit.submit_run(make, facts, argv=argv)
     submitted = submit.submit_run(make, facts, argv=argv, job_id=job_environ().job_id)

@@ -139,6 +139,18 @@ def test_pyxis_gets_every_mount_in_one_option(job: Make, given: list[str]) -> No
     assert "export ENROOT_FORCE_OVERRIDE=yes" in made.sbatch
 
 
+@pytest.mark.parametrize(("image", "option"), [("docker://lab", "--container-mounts="), ("/lab.sif", "--bind ")])
+def test_the_containers_of_a_hold_see_its_reruns(job: Make, image: str, option: str) -> None:
+    """Their folders are made later, beside the hold's: the folder of all runs is mounted."""
+    one = job(environment={"container": image, "python": "/opt/py/bin/python"})
+    held, alone = (plan(one, replace(facts(), hold=hold)) for hold in (True, False))
+
+    runs = str(held.paths.root.parent)
+    assert f"{option}{runs}:{runs}".removesuffix(f":{runs}" if "sif" in image else "") in held.sbatch
+    assert f"{option}{alone.spec.run_dir}" in alone.sbatch
+    assert (held.spec.hold, alone.spec.hold) == (True, False)
+
+
 @pytest.mark.parametrize("spares", [0, 1])
 def test_slurm_itself_requeues_containers_whose_first_host_died(job: Make, spares: int) -> None:
     """Their agents cannot ask for it. Spares need --no-kill: then somebody has to see to it, and the plan says so."""
