@@ -16,7 +16,7 @@ def train(worker: launcher.Worker, names: list[str]) -> None:
     planter = Planter(names)
     live = planter.case is not None and planter.case.live
     model = worker.wrap(torch.nn.Linear(8, 1))  # the waits that distinguish a slow rank are DDP's
-    if names[0] == "steady":
+    if names[0] == "steady" or "a save" in names[0]:
         worker.register(model=model)
     for step in range(planter.steps):
         loss = planter.before(step, worker.rank, worker.world_size) if live else planter.before(step, worker)
