@@ -43,9 +43,8 @@ def run_work(place: WorkerPlace) -> int:
         channel.send(WorkerReady())
         channel.send(WorkerPhase(name="setup"))
         seed_all(spec.seed)
-        target = _find(
-            spec.work.target
-        )  # first: the module may name types that its checkpoints hold (add_safe_globals)
+        # Before the checkpoint is read: the user's module may allow types that it holds (add_safe_globals).
+        target = _find(spec.work.target)
         session = Session(place, gate, device)
         _KEPT.append(session)
         worker = Worker(session)

@@ -87,9 +87,9 @@ def parameters(
 def _mem(mem_gb: float | None) -> str | None:
     if mem_gb is None:
         return None
-    return (
-        f"{int(mem_gb)}GB" if mem_gb == int(mem_gb) else f"{max(1, int(mem_gb * 1024))}MB"
-    )  # --mem=0 is all of a node's
+    if mem_gb == int(mem_gb):
+        return f"{int(mem_gb)}GB"
+    return f"{max(1, int(mem_gb * 1024))}MB"  # --mem=0 is all of a node's
 
 
 def _gpus(gres: str | None, gpus_per_node: int, gpu_request: str) -> dict[str, Any]:

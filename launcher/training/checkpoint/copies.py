@@ -82,8 +82,10 @@ class Snapshot:
         if not isinstance(leaf, torch.Tensor):
             return copy.deepcopy(leaf)
         tensor = leaf.detach()
-        if tensor.layout is not torch.strided or tensor.is_meta:
-            return tensor.to("cpu", copy=True) if tensor.layout is not torch.strided else tensor
+        if tensor.is_meta:
+            return tensor
+        if tensor.layout is not torch.strided:
+            return tensor.to("cpu", copy=True)
         identity = (
             tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(),
         )  # fmt: skip

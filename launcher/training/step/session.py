@@ -222,10 +222,8 @@ class Session:
         self._progress(last=True)  # the next report may come after a long evaluation
         self.save_if_due()
         if self._gap is None and self.place.paths is not None:
-            with contextlib.suppress(
-                Exception
-            ):  # a lock in it, for example: each save tells it by name, and fails alone
-                self._gap = Reference(self.tree() if self.rules.enabled else [])
+            with contextlib.suppress(Exception):  # a lock in it: each save names it, and fails alone
+                self._gap = Reference(self.tree())
         self.phase("between")
 
     @property

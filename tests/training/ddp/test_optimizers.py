@@ -16,6 +16,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.core.optimizer import LightningOptimizer
 
 from launcher.training.checkpoint.registered import Registered
+from launcher.training.ddp.optimizers import restore_dtypes
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import unregistered
 
@@ -207,3 +208,25 @@ def test_what_has_no_state_is_not_missed() -> None:
     scaler = torch.amp.GradScaler("cpu")
 
     assert missed([model, optimizer]) == ["gradient scaler GradScaler"]
+
+
+def test_moments_keep_the_type_that_they_were_saved_in() -> None:
+    """Torch casts a loaded state to the type of the weights: fp32 moments of bf16 weights would lose their last bits."""
+
+    class Kept(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    self.state[weight]["moment"] = torch.full_like(weight, 1 / 3, dtype=torch.float32)
+
+    def made() -> Kept:
+        return Kept([torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))], lr=0.1)
+
+    first, again = made(), made()
+    first.step()
+    state = first.state_dict()
+    again.load_state_dict(state)
+    restore_dtypes(again, state)
+
+    (moments,) = again.state.values()
+    assert torch.equal(moments["moment"], torch.full((4,), 1 / 3))

@@ -130,3 +130,13 @@ def test_no_message_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     told.flush(force=True)
     assert (steps[-1], steps.count((6, {"loss": 6.5}))) == ((8, {"loss": 8.0}), 1)
     assert all(epoch == (step > 6) for (step, _), epoch in zip(steps, epochs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [(None, "a NoneType"), (torch.ones(2), "a Tensor of 2 elements"), ([1.0], "a list"), ("high", "a str")],
+)
+def test_what_is_no_number_is_named_where_it_is_logged(value: Any, what: str) -> None:
+    """On every rank, in the line that logs it: the number itself is read up to a tenth of a second later, on rank 0 alone."""
+    with pytest.raises(TypeError, match=rf"^log\(acc=\.\.\.\): a metric is one number, not {what}$"):
+        Reporter(Sent(), metrics=False).log(1, 0, {"acc": value})

@@ -1,0 +1,64 @@
+"""Facts about copies of tensors of every kind."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+
+from launcher.training.checkpoint.copies import Snapshot
+
+CPU = torch.device("cpu")
+
+
+def copied(tree: object) -> object:
+    """What a checkpoint holds of ``tree``: copied, saved and loaded again."""
+    snapshot = Snapshot(CPU)
+    taken = snapshot.take(tree)
+    snapshot.wait()
+    file = io.BytesIO()
+    torch.save(taken, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_a_conjugate_is_not_its_original() -> None:
+    """Both have the same memory, shape and type: torch keeps the difference in a flag."""
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    held = copied({"z": z, "conjugate": z.conj(), "imaginary": z.conj().imag, "negative": z.imag})
+
+    assert isinstance(held, dict)
+    assert torch.equal(held["z"], z)
+    assert torch.equal(held["conjugate"], z.conj().resolve_conj())
+    assert torch.equal(held["imaginary"], torch.tensor([-2.0, 4.0]))
+    assert torch.equal(held["negative"], torch.tensor([2.0, -4.0]))
+
+
+def test_a_sparse_tensor_is_copied() -> None:
+    """It has no memory of its own that could be named: it is copied as a whole, and later writes are not seen."""
+    sparse = torch.eye(3).to_sparse()
+    snapshot = Snapshot(CPU)
+    taken = snapshot.take({"s": sparse, "nothing": torch.empty(2, device="meta")})
+    sparse.values().fill_(7.0)
+
+    assert torch.equal(taken["s"].to_dense(), torch.eye(3))
+    assert taken["nothing"].is_meta
+
+
+def test_a_copy_that_failed_leaves_nothing_to_the_next() -> None:
+    """What was to be copied late for it is forgotten: the next save is not called changed for that."""
+
+    class Refuses:
+        def __deepcopy__(self, _: object) -> object:
+            raise TypeError("no")
+
+    snapshot, moment = Snapshot(CPU), torch.zeros(4)
+    try:
+        snapshot.take({"moment": moment, "held": Refuses()}, late={moment.data_ptr()})
+    except TypeError:
+        moment.add_(1)
+    taken = snapshot.take({"moment": moment})
+    snapshot.wait()
+
+    assert not snapshot.torn
+    assert torch.equal(taken["moment"], torch.ones(4))
