@@ -92,6 +92,7 @@ MEANINGS = {
 }
 
 _MOST_CHARS = 300
+_WHAT = re.compile(r"^\s*what\(\):\s*(.+)")
 CRASHES = {
     "SIGSEGV": "a segmentation fault",
     "SIGBUS": "a bus error",
@@ -133,6 +134,9 @@ def rank_kind(*, told: str | None, signal: int | None, oom: bool | None, log: Se
         fault = fault_of_gpu("\n".join(log))  # torch's watchdog thread found it first
         if fault is not None:
             return fault[0]
+        for line in log:  # what C++ says of an exception that nobody caught
+            if (found := _WHAT.search(line)) and (kind := kind_of_words("", found[1])) is not None:
+                return kind
         return "timeout" if is_late_collective(log) else "signal"
     return "exception" if left is not None and left.exception and told is None else "exit"
 

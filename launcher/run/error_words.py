@@ -18,21 +18,29 @@ _FAULT_OF_GPU = re.compile(
     r"|hardware stack error|CUDA-capable device\(s\) is/are busy or unavailable|unknown error"
     r"|Invalid access of peer GPU memory over nvlink or a hardware error)|(?:GPU is lost|GPU has fallen off the bus)"
 )
-_OUT_OF_DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
+_OUT_OF_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT"
+    r"|inline_container\.cc.*(unexpected pos|file write failed)",  # what torch.save says of a disk that takes no more
+    re.IGNORECASE,
+)
 _OUT_OF_MEMORY = re.compile(
     r"can(no|')t allocate memory|not enough memory|std::bad_alloc|unable to allocate [\d.]+ [KMGTP]?i?B", re.IGNORECASE
 )
 _OUT_OF_SHM = re.compile(
-    r"(insufficient|out of) shared memory|unable to (mmap|write|allocate).*shared memory|/dev/shm"
+    r"(insufficient|out of) shared memory|unable to (mmap|write|allocate).*shared memory"
+    r"|/dev/shm.*(No space left|ENOSPC)|(No space left|ENOSPC).*/dev/shm"
     r"|unable to \w+[^<]*</torch_\d",  # the names that torch gives its files in shared memory
     re.IGNORECASE,
 )
+_NOT_SHM = re.compile(r"too many open files|no such file|permission denied|cannot allocate memory", re.IGNORECASE)
+"""Why a file in shared memory could not be used although there is room for it."""
 _LATE = re.compile(
-    r"timed? ?out|timeout|Watchdog caught collective operation|Monitored ?Barrier|StragglerError", re.IGNORECASE
+    r"Watchdog caught collective operation|NCCL operations have failed or timed out|collective operation timeout|nccl.{0,60}\btimed out\b"
+    r"|Monitored ?Barrier|store[- ]based barrier|Timed out waiting \d+ ?ms for (recv|send)|Timed out in a collective|StragglerError"
+    r"|wait timeout after|store->get\(.*(timed? ?out|timeout)|\bRead timeout \[|Application timeout caused pair closure",
+    re.IGNORECASE,
 )
-_COLLECTIVE = re.compile(
-    r"nccl|gloo|socket|collective|barrier|all_?reduce|broadcast|recv|send|store|Straggler", re.IGNORECASE
-)
+"""What torch, gloo and NCCL say of a collective that the others did not join."""
 _PEER_GONE = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|peer closed|socket (closed|is closed)"
     r"|remote process (exited|has terminated)|remote error|application timeout caused pair closure"
@@ -57,7 +65,7 @@ def kind_of_words(exception: str, message: str) -> str | None:
         return fault[0]
     if name in ("ImportError", "ModuleNotFoundError"):
         return "import"
-    if _OUT_OF_SHM.search(said):
+    if is_out_of_shm(said):
         return "shm"
     if _OUT_OF_DISK.search(said):
         return "disk_full"
@@ -76,7 +84,7 @@ def fault_of_gpu(text: str) -> tuple[str, str] | None:
 
 def is_late_collective(lines: Iterable[str]) -> bool:
     """Return whether one of the lines says that a collective timed out."""
-    return any(_LATE.search(line) and _COLLECTIVE.search(line) for line in lines)
+    return any(_LATE.search(line) for line in lines)
 
 
 def is_lost_peer(text: str) -> bool:
@@ -94,7 +102,7 @@ def is_lost_collective(exception: str, message: str) -> bool:
 
 def is_out_of_shm(text: str) -> bool:
     """Return whether it says that shared memory ran out: what a loader's worker leaves behind that SIGBUS killed."""
-    return bool(_OUT_OF_SHM.search(text))
+    return any(_OUT_OF_SHM.search(line) and not _NOT_SHM.search(line) for line in text.splitlines())
 
 
 def raises(code: str) -> bool:

@@ -24,6 +24,9 @@ _OURS = re.compile(
 )
 _HEAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 _OF_PYTHON = re.compile(r"/lib/python[\d.]+/(?!site-packages|dist-packages)|^<frozen ")
+_NOBODYS = re.compile(
+    r"^(Extension modules:|frame #\d+: .* \(0x[0-9a-f]+ in |Exception raised from .*\(most recent call first\):)"
+)
 _NO_NAME = re.compile(r"^\[W\S* \S+ socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved")
 """torch warns in this way where hosts have no names to their addresses: it works."""
 _THREAD = re.compile(r"^Exception in thread (.+):$")
@@ -161,8 +164,8 @@ def last_stack(lines: Iterable[str]) -> Trace | None:
 def users_lines(lines: Iterable[str]) -> list[str]:
     """The lines of a log without what the launcher and Python put into a traceback or a crash.
 
-    That is the launcher's own frames, all stacks of a crashed process but the telling one, that one's outer frames, and the
-    list of extension modules.
+    That is the launcher's own frames, all stacks of a crashed process but the telling one, that one's outer frames, the
+    list of extension modules, and the frames of torch's C++ (dozens for one line that says something).
     """
     every = list(lines)
     bare = _bare(every)
@@ -175,6 +178,6 @@ def users_lines(lines: Iterable[str]) -> list[str]:
     skips_code = False
     for i, line in enumerate(bare):
         skips_code = bool(_OURS.match(line)) or (skips_code and line.startswith("    "))
-        if not (skips_code or i in dropped or line.startswith("Extension modules:") or _NO_NAME.match(line)):
+        if not (skips_code or i in dropped or _NOBODYS.match(line) or _NO_NAME.match(line)):
             kept.append(every[i])
     return kept

@@ -15,6 +15,10 @@ ENDS_NOTHING = {Kind.DONE, Kind.DAMAGED, Kind.FALSE_ALARM, Kind.FENCED, Kind.MOR
 TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 3, in <module>', "    import x"]
 
 
+INLINE = "[enforce fail at inline_container.cc:672]"
+OBJECT = "RuntimeError: unable to open shared memory object </torch_1_2>"
+
+
 def end(**values: Any) -> str:
     """The kind of a rank's end."""
     nothing = {"told": None, "signal": None, "oom": False, "log": ()}
@@ -72,6 +76,39 @@ def test_every_wish_to_stop_has_words() -> None:
             "gpu",
         ),
         ({"log": [*TRACEBACK, "OSError: [Errno 122] Disk quota exceeded"]}, "disk_full"),
+        ({"log": [*TRACEBACK, f"RuntimeError: {INLINE} . unexpected pos 704 vs 598"]}, "disk_full"),
+        ({"log": [*TRACEBACK, f"RuntimeError: {INLINE} . PytorchStreamWriter failed: file write failed"]}, "disk_full"),
+        ({"log": [*TRACEBACK, f"RuntimeError: {INLINE}: invalid header"]}, "exception"),
+        ({"log": [*TRACEBACK, "OSError: [Errno 28] No space left on device: '/dev/shm/x'"]}, "shm"),
+        (
+            {"log": [*TRACEBACK, "FileNotFoundError: [Errno 2] No such file or directory: '/dev/shm/train.npy'"]},
+            "exception",
+        ),
+        ({"log": [*TRACEBACK, f"{OBJECT} in read-write mode: Too many open files (24)"]}, "exception"),
+        (
+            {
+                "log": [
+                    *TRACEBACK,
+                    "RuntimeError: unable to mmap 128 bytes from file </torch_1>: Cannot allocate memory (12)",
+                ]
+            },
+            "host_memory",
+        ),
+        ({"signal": 9, "log": ["copied data to /dev/shm/imagenet"]}, "signal"),
+        ({"signal": 6, "log": ["args: backend=nccl timeout=1800", "double free or corruption (!prev)"]}, "signal"),
+        ({"log": [*TRACEBACK, "RuntimeError: Failed to restore shard from s3://x: request timed out"]}, "exception"),
+        (
+            {"log": [*TRACEBACK, "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms"]},
+            "exception",
+        ),
+        (
+            {
+                "signal": 6,
+                "log": ["terminate called after throwing", "  what():  CUDA out of memory. Tried to allocate"],
+            },
+            "cuda_oom",
+        ),
+        ({"signal": 6, "log": ["terminate called after throwing", "  what():  std::bad_alloc"]}, "host_memory"),
         ({"log": [*TRACEBACK, "ValueError: bad", *["went on"] * 9]}, "exit"),
         ({"signal": 6, "log": [*TRACEBACK, "RuntimeError: CUDA error: out of memory"]}, "cuda_oom"),
     ],

@@ -141,3 +141,16 @@ def test_torchs_warning_of_hosts_without_names_is_no_line_of_the_users() -> None
     )
 
     assert users_lines(["reading data", warned]) == ["reading data"]
+
+
+def test_frames_of_torchs_c_plus_plus_are_nobodys() -> None:
+    """A watchdog's abort prints dozens of them, twice: the line that says something would be cut away before them."""
+    lines = [
+        "what():  [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(...)",
+        "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call first):",
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f12 in /opt/lib/libc10.so)",
+        "frame #5: <unknown function> + 0xdc253 (0x7f34 in /usr/lib/x86_64-linux-gnu/libstdc++.so.6)",
+        "frame #7: a user's own line about the seventh frame of a video",
+    ]
+
+    assert users_lines(lines) == [lines[0], lines[4]]

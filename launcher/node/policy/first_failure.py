@@ -86,7 +86,7 @@ def is_victim(failure: Failure) -> bool:
         return False
     if failure.exception is not None:
         return failure.victim
-    tail = "\n".join(failure.last_lines[-20:])
+    tail = "\n".join(failure.last_lines)
     if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
         return is_lost_peer(tail) and fault_of_gpu(tail) is None
     return False

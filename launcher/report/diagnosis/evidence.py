@@ -62,6 +62,8 @@ class Root:
     places: list[tuple[list[int], Trace, str]] = field(default_factory=list)
     """Of a hang in which no rank stands out: ranks, their stack, and the collective or function in which they stood."""
     missing: list[int] = field(default_factory=list)
+    is_known: bool = False
+    """torch has named the missing ranks; otherwise nothing was heard of them."""
     """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""
     """What to do about a file that was not copied into the run."""
@@ -327,7 +329,7 @@ def _read_worker(h: History, root: Root) -> None:
     written = as_dict(root.event.raw.get("cause")) if root.event is not None else {}
     root.kind = (cause.kind or "exit") if "caused_by" in written else _kind_of_older(cause, root.log)
     if root.kind == "timeout":
-        root.missing = _missing(h, root)
+        root.missing, root.is_known = _missing(h, root)
     root.same_before, root.remedy = _same_before(h, root), remedy(h, root.trace)
 
 
@@ -342,16 +344,16 @@ def signal_of(cause: Cause) -> str | None:
     return signal_name(cause.signal) if cause.signal else None
 
 
-def _missing(h: History, root: Root) -> list[int]:
-    """The ranks that kept the others waiting: they said nothing of a time-out themselves."""
+def _missing(h: History, root: Root) -> tuple[list[int], bool]:
+    """The ranks that kept the others waiting, and whether torch names them; else they said nothing of a time-out themselves."""
     ranks = {r.rank for r in _round_of(h, root) if r.rank is not None}
     named = re.search(
         r"[Rr]anks? (?:\[)?((?:\d+(?:, ?)?)+)(?:\])? (?:failed to pass|did not|is missing|never)", _text(root.cause)
     )
     if named:
-        return [int(n) for n in re.findall(r"\d+", named[1])]
+        return [int(n) for n in re.findall(r"\d+", named[1])], True
     missing = sorted(ranks - {root.rank, *root.ranks, *(v.rank for v in root.victims)})
-    return missing if 0 < len(missing) <= max(1, len(ranks) // 2) else []
+    return (missing if 0 < len(missing) <= max(1, len(ranks) // 2) else []), False
 
 
 def _text(cause: Cause) -> str:

@@ -49,7 +49,7 @@ def _gpu(root: Root, h: History, s: RunSummary) -> Explanation:
 
 def _cuda_words(root: Root) -> str | None:
     """What CUDA said, where the process told of no exception: torch's watchdog thread ended it."""
-    return "\n".join(root.log) if root.trace is None else None
+    return None if root.cause.exception else "\n".join(root.log)
 
 
 def _xids(root: Root, h: History) -> list[str]:

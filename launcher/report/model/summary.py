@@ -69,6 +69,8 @@ class RunSummary:
     """How long it has waited for them."""
     submitted: float | None = None
     """When it was first submitted."""
+    queued: float | None = None
+    """When it was put into the queue last: submitted, or handed to its next attempt."""
     started: float | None = None
     """When the first attempt began."""
     attempt_started: float | None = None
@@ -273,8 +275,10 @@ def _times(h: History, picture: dict[str, Any], now: float) -> dict[str, Any]:
     first = next(h.of(ev.RunSubmitted), None)
     begun = next(h.of(ev.AttemptStarted), None)
     latest = h.last(ev.AttemptStarted)
+    last = h.last(ev.RunSubmitted, ev.Requeued)
     times: dict[str, Any] = {
         "submitted": first.t if first else h.submission.get("submitted_t"),
+        "queued": last.t if last else h.submission.get("submitted_t"),
         "started": begun.t if begun else None,
         "attempt_started": latest.t if latest else None,
         "ended": (h.outcome or {}).get("t"),

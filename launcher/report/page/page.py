@@ -21,6 +21,7 @@ from launcher.report.model.troubles import Trouble, troubles
 from launcher.report.page.drawing import lanes
 from launcher.report.text.status import past
 from launcher.report.text.words import QUIET, level, words
+from launcher.run import events as ev
 from launcher.run.files import Damage, read_object, read_thinned
 from launcher.run.paths import RunPaths
 from launcher.run.units import plural, short_list
@@ -132,9 +133,10 @@ def _tiles(run: PageData) -> list[tuple[str, str, str]]:
 
 
 def mean_speed(run: PageData) -> float | None:
-    """Return steps per second of useful time."""
-    useful = run.book.seconds["useful"]
-    return run.summary.step / useful if run.summary.step and useful > 0 else None
+    """Return steps per second of useful time; those of another run that this one began from are not its own."""
+    useful, first = run.book.seconds["useful"], next(run.history.of(ev.RoundStarted), None)
+    steps = (run.summary.step or 0) - ((first.resume_step or 0) if first is not None else 0)
+    return steps / useful if steps > 0 and useful > 0 else None
 
 
 def _advice(a: Advice) -> list[str]:

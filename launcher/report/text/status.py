@@ -90,10 +90,10 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
 
 
 def _waiting(s: RunSummary, now: float) -> str:
-    if s.state != "pending" or not s.submitted or s.backend != "slurm":
+    if s.state != "pending" or not s.queued or s.backend != "slurm":
         return ""
     start = f", starts about {formats.time_of_day(s.starts, now)} by SLURM's estimate" if s.starts else ""
-    return f"{formats.duration(now - s.submitted)} in the queue{start}"
+    return f"{formats.duration(now - s.queued)} in the queue{start}"
 
 
 def _phase(s: RunSummary) -> str:

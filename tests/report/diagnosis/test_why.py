@@ -448,6 +448,18 @@ def test_ranks_that_waited_in_vain_together_are_not_who_was_missing(tmp_path: Pa
     assert found.sentence.startswith("Rank 2 (node2) did not take part in a collective")
 
 
+def test_ranks_that_were_ended_before_their_own_time_out_are_not_accused(tmp_path: Path) -> None:
+    """The leader ends the others a second after the first time-out: two that said nothing may have waited as well."""
+    cause = raised("RuntimeError", "Timed out waiting 30000ms for recv operation", kind="timeout")
+    story = training(tmp_path).event("worker_failed", rank=0, host="node1", step=120, cause=cause)
+    story.event("victims", ranks=[{"rank": 1, "after_s": 0.1, "cause": {}}])
+    found = why(gives_up(story, "worker_failed"))
+
+    assert found.sentence == (
+        "Rank 0 gave up waiting in a collective after 30 s at step 120, perhaps for ranks 2, 3 (node2)."
+    )
+
+
 def test_a_requeue_that_slurm_has_lost_is_named(tmp_path: Path) -> None:
     """slurmctld was killed just after it had taken the run back: no leader died, and what continues the run is said."""
     story = training(tmp_path).event(
