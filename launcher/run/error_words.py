@@ -37,7 +37,8 @@ _NOT_SHM = re.compile(r"too many open files|no such file|permission denied|canno
 _LATE = re.compile(
     r"Watchdog caught collective operation|NCCL operations have failed or timed out|collective operation timeout|nccl.{0,60}\btimed out\b"
     r"|Monitored ?Barrier|store[- ]based barrier|Timed out waiting \d+ ?ms for (recv|send)|Timed out in a collective|StragglerError"
-    r"|wait timeout after|store->get\(.*(timed? ?out|timeout)|\bRead timeout \[|Application timeout caused pair closure",
+    r"|wait timeout after|store->get\(.*(timed? ?out|timeout)|\bRead timeout \[|Application timeout caused pair closure"
+    r"|\bSocket Timeout\b|client socket has timed out",  # of the store, at which the ranks meet
     re.IGNORECASE,
 )
 """What torch, gloo and NCCL say of a collective that the others did not join."""

@@ -99,7 +99,7 @@ def test_every_wish_to_stop_has_words() -> None:
         ({"log": [*TRACEBACK, "RuntimeError: Failed to restore shard from s3://x: request timed out"]}, "exception"),
         (
             {"log": [*TRACEBACK, "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms"]},
-            "exception",
+            "timeout",
         ),
         (
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -35,12 +36,13 @@ class Store:
         self._round = round_
         self._tell = tell
         self._port: int | None = None
-        self._ending = self._gone = False
+        self._ending = self._gone = self._starting = False
         self._sock, self._theirs = socket.socketpair()
         self._sock.setblocking(False)
 
     async def start(self, log: Path, *, share: str) -> None:
         """Start it and tell the leader its port, or why there is none."""
+        self._starting = True
         try:
             key, env = f"{self._run}.store.{self._round}", self._environment
             fork = partial(self._server.fork, key, self._round, STORE_MAIN, on_exit=self._exited, env=env)
@@ -51,6 +53,10 @@ class Store:
                 self._tell(StoreFailed(round=self._round, error=lines[-1] if lines else str(error)))
         else:
             self._report(self._port)
+        finally:
+            self._starting = False
+            if self._ending:
+                self._sock.close()
 
     def _exited(self, status: int, t: float) -> None:
         self._gone = True
@@ -64,7 +70,12 @@ class Store:
     def end(self) -> None:
         """Close its socket, which ends it; the fork server clears its round."""
         self._ending = True
-        self._sock.close()
+        if not self._starting:
+            self._sock.close()
+            return
+        # Closed while it is waited for, its number would stay in the selector, and deafen the next socket that gets it.
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
 
 async def first_answer(

@@ -141,13 +141,18 @@ class Crew:
                 os.close(fd)
 
     def _open_logs(self) -> tuple[int, list[int]]:
-        fds = []
-        for worker in self._workers:
-            fds.append(logs.open_log(worker.log, share=self._spec.share))
-            worker.log_start = os.fstat(fds[-1]).st_size
-            if worker.rank == 0:
-                logs.link_latest(self._paths, worker.log)
-                logs.prune(self._paths, self._attempt, self.round)
+        fds: list[int] = []
+        try:
+            for worker in self._workers:
+                fds.append(logs.open_log(worker.log, share=self._spec.share))
+                worker.log_start = os.fstat(fds[-1]).st_size
+                if worker.rank == 0:
+                    logs.link_latest(self._paths, worker.log)
+                    logs.prune(self._paths, self._attempt, self.round)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
         return memory.kills(), fds
 
     async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None) -> None:

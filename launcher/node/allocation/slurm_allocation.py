@@ -15,9 +15,8 @@ import psutil
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import leader_end, read_ended
-from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
-from launcher.run import clock, event_lines
-from launcher.run.events import Requeued
+from launcher.node.allocation.excluded_hosts import choose_excluded
+from launcher.run import clock
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
@@ -202,34 +201,7 @@ class SlurmAllocation(Allocation):
     def _chosen(
         self, hosts: tuple[str, ...], nodes: tuple[int, int] | None
     ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """Return what to exclude, the user's own hosts included (None: no change), and the hosts that are given up."""
-        told = event_lines.read(self._paths.events)
-        before = excluded_before(told, clock.now())
-        if not (hosts or before):
-            return None, ()
-        wishes = handback.wishes(self._job.own_id)
-        asked = [
-            one.nodes for one in told if isinstance(one, Requeued) and one.nodes
-        ]  # the script's range counts no more
-        if (least_most := nodes or (asked[-1] if asked else None)) is not None:
-            wishes["nodes"] = "-".join(map(str, least_most))
-        users = tuple(h for h in handback.excluded(wishes) if h not in before and h not in hosts)
-        wanted = (*(h for h, counts in before.items() if counts and h not in hosts), *hosts)
-        kept = affordable(wanted, lambda these: self._could_start(wishes, (*users, *these)))
-        return (*users, *kept), wanted[: len(wanted) - len(kept)]
-
-    def _could_start(self, wishes: Mapping[str, str], exclude: tuple[str, ...]) -> bool:
-        options = {**wishes, "exclude": ",".join(exclude)}
-        if self._job.array_task_id is not None:
-            options["array"] = str(self._job.array_task_id)  # limits count every element
-        said = handback.could_start(str(self._paths.sbatch), options, environ=self._environ)
-        if said is not None:
-            return said
-        if wishes.keys() & {"constraint", "nodelist", "reservation"}:  # counting hosts would prove nothing
-            return False
-        partition = [f"--partition={self._job.partition}"] if self._job.partition else []
-        answer = ask("sinfo", "--noheader", "--Node", *partition, "--format=%N %t", timeout_s=_ASK_S)
-        return answer.ok and schedulable_without(answer.out, exclude, self._spec.smallest_allocation)
+        return choose_excluded(hosts, nodes, job=self._job, spec=self._spec, paths=self._paths, environ=self._environ)
 
     def _continue(self, exclude: tuple[str, ...], delay_s: float, nodes: tuple[int, int] | None) -> HandedBack:
         chosen, given_up = self._chosen(exclude, nodes)

@@ -81,8 +81,11 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
     sys.path.insert(0, cwd)
     sys.argv = [""]
     sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")
+    # Forked workers would share one state; separate processes draw theirs from the system.
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
     if "multiprocessing" in sys.modules:
         sys.modules["multiprocessing"].set_start_method(None, force=True)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.redact import redact
 from launcher.run.children import exit_now
 from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSubmitted
 from launcher.run.spec import RunSpec
@@ -109,7 +110,8 @@ class Notifier:
             self._warn(f"a notification could not be sent within {SEND_S:.0f} s")
             return False
         if process.returncode and process.returncode > 0:
-            self._warn((err.decode(errors="replace").strip().splitlines() or ["a notification failed"])[-1])
+            said = (err.decode(errors="replace").strip().splitlines() or ["a notification failed"])[-1]
+            self._warn(redact(said, self._urls))
         return process.returncode == 0
 
 

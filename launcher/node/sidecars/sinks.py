@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -224,7 +225,7 @@ class _MLflow(Sink):
         from mlflow.entities import Param
 
         if not self.about.script:  # a script's own log_param of the same name with another value would fail
-            params = [Param(k[:250], str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
+            params = [Param(_allowed(k)[:250], str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
             for first in range(0, len(params), 100):
                 self._client.log_batch(self._run, params=params[first : first + 100])
         uri = str(self._client.get_run(self._run).info.artifact_uri)
@@ -240,7 +241,7 @@ class _MLflow(Sink):
         """See `Sink`. A batch sent twice counts once: same name, time, step and value."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(k, v, int(row.t * 1000), row.step) for row in rows for k, v in row.numbers.items()]
+        metrics = [Metric(_allowed(k), v, int(row.t * 1000), row.step) for row in rows for k, v in row.numbers.items()]
         for first in range(0, len(metrics), _BATCH):
             self._client.log_batch(self._run, metrics=metrics[first : first + _BATCH])
 
@@ -253,6 +254,11 @@ class _MLflow(Sink):
         else:
             status = {"completed": "FINISHED", "cancelled": "KILLED"}.get(end.state, "FAILED")
             self._client.set_terminated(self._run, status)
+
+
+def _allowed(name: str) -> str:
+    """Return a name that MLflow takes: it refuses a whole batch for one such as acc@1."""
+    return re.sub(r"[^\w./ -]", "_", name)
 
 
 _OF_ATTEMPT = ("launcher.attempt", "launcher.job_id", "launcher.host")

@@ -127,6 +127,7 @@ class TrackerFeed(threading.Thread):
                 values, offsets = zip(*group, strict=True)
                 self._deliver(list(values))
                 self.memory["offset"] = offsets[-1]
+                self._told = False  # what fails from here on is told anew
                 self._keep()
             if rows:
                 continue
@@ -161,11 +162,11 @@ class TrackerFeed(threading.Thread):
             self._say(text)
 
     def shortfall(self) -> str | None:
-        """Return the warning for a tracker that has not received everything in time; None when one was given before."""
-        if self.done or self._told:
+        """Return the warning for a tracker that has not received everything in time; None when it has."""
+        if self.done:
             return None
         command = f"python -m launcher.node.sidecars.trackers {self._paths.root}"
-        return f"tracker {self.sink.name} was too slow to receive all metrics: `{command}` sends the rest"
+        return f"tracker {self.sink.name} has not received all metrics: `{command}` sends the rest"
 
 
 def _fresh(values: list[dict[str, Any]], marks: dict[str, int], floor: dict[str, int]) -> Iterator[MetricsRow]:

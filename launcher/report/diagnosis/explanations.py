@@ -185,16 +185,11 @@ def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
 def _timeout(root: Root, h: History, s: RunSummary) -> Explanation:
     after = _waited(root)
     if root.missing:
-        absent = f"{named_ranks(root.missing)}{_host_of(h, root)}"
-        gave_up = f"rank {root.rank} gave up waiting"
+        absent, at = f"{named_ranks(root.missing)}{_host_of(h, root)}", at_step(root)
         if root.is_known or len(root.missing) == 1:
-            sentence = (
-                f"{absent[:1].upper()}{absent[1:]} did not take part in a collective; {gave_up}{after}{at_step(root)}."
-            )
+            sentence = f"{absent[:1].upper()}{absent[1:]} did not take part in a collective; rank {root.rank} gave up waiting{after}{at}."
         else:  # ranks that waited like this one may have been ended before their own time-out
-            sentence = (
-                f"{gave_up[:1].upper()}{gave_up[1:]} in a collective{after}{at_step(root)}, perhaps for {absent}."
-            )
+            sentence = f"Rank {root.rank} gave up waiting in a collective{after}{at}, perhaps for {absent}."
     else:
         sentence = f"{what_happened(root, h)}."
     fix = (

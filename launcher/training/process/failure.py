@@ -146,7 +146,10 @@ def _own(error: BaseException) -> bool:
 
 def _related(error: BaseException) -> Iterator[BaseException]:
     """The members of a group, then what it was raised from or while handling."""
-    members = getattr(error, "exceptions", ())  # an ExceptionGroup's, or anything that the user calls so
+    try:
+        members = getattr(error, "exceptions", ())  # an ExceptionGroup's, or anything that the user calls so
+    except Exception:
+        members = ()
     yield from (one for one in members if isinstance(one, BaseException)) if isinstance(members, (list, tuple)) else ()
     yield from list(_chain(error))[1:]
 

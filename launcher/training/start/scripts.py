@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import importlib.util
 import io
 import os
@@ -109,6 +110,7 @@ def _steps_done() -> int | None:
 def _load(work: Work) -> Callable[[], None]:
     """Compile the program and set ``__main__``, ``sys.argv`` and ``sys.path`` as python does. Raises CodeError."""
     main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins  # exec would put in the dict
     code = _script(main, work) if work.kind == "script" else _module(main, work)
     # Pickle looks classes up in __main__; processes started by "spawn" know it as __mp_main__.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
@@ -125,7 +127,8 @@ def _script(main: types.ModuleType, work: Work) -> types.CodeType:
     sys.argv = [work.target, *work.args]
     _first_on_path(str(path.resolve().parent))
     main.__file__ = str(path.absolute())  # absolute since Python 3.9; argv[0] stays as given
-    return compile(source, main.__file__, "exec")
+    # Not under this module's `from __future__ import annotations`: dataclasses of the user's would have texts for types.
+    return compile(source, main.__file__, "exec", dont_inherit=True)
 
 
 def _module(main: types.ModuleType, work: Work) -> types.CodeType:

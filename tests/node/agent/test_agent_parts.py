@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from launcher.node.agent.environment import base_environment, cpu_shares
 from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.membership import Doors, node_index, node_names
 from launcher.node.agent.read_run import read_run
+from launcher.node.agent.store import Store
 from launcher.node.forkserver import proctable
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
@@ -265,3 +268,31 @@ def test_a_run_without_a_secret_does_not_start(tmp_path: Path, text: str) -> Non
 
     with pytest.raises(RunDirError, match="secret holds no secret: resubmit the run"):
         read_run(paths)
+
+
+def test_a_store_that_is_ended_as_it_starts_deafens_no_later_socket(tmp_path: Path) -> None:
+    """Closed while it is waited for, its number would stay in the selector: the next socket of that number would never be heard."""
+
+    class Silent:
+        async def fork(self, *_: object, **__: object) -> int:
+            return 1
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        store = Store(cast("Any", Silent()), "r", 0, lambda _: None, loopback=True)
+        number, theirs = store._sock.fileno(), store._theirs.dup()
+        starting = loop.create_task(store.start(tmp_path / "logs/0/0/store.log", share="none"))
+        while not loop._selector.get_map().get(number):  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        store.end()
+        if starting.done() or not store._sock._closed:  # type: ignore[attr-defined]
+            await starting
+        mine, other = sorted(socket.socketpair(), key=lambda one: one.fileno() != number)
+        with mine, other, theirs:
+            assert mine.fileno() == number
+            mine.setblocking(False)
+            hearing = loop.create_task(loop.sock_recv(mine, 10))
+            loop.call_later(0.05, other.send, b"heard")  # what is there already needs no selector
+            assert await asyncio.wait_for(hearing, 5) == b"heard"
+
+    asyncio.run(main())

@@ -64,6 +64,34 @@ def test_importing_torch_leaves_nothing_in_a_workers_environment(tmp_path: Path)
     assert {k: v for k, v in found.items() if k not in ours} == {**given, "PWD": str(tmp_path), "X": "1"}
 
 
+def test_each_worker_draws_its_own_random_numbers(tmp_path: Path) -> None:
+    """As separate processes do: a script that seeds nothing would have one dropout and one order of its data on all ranks of a node."""
+    (tmp_path / "their_work.py").write_text(
+        "import random, numpy, torch\ndef draws(): print(torch.initial_seed(), torch.rand(()).item(), random.random(), numpy.random.rand())\n"
+    )
+
+    async def main() -> None:
+        server = ForkServer(preload=PRELOAD, environ=dict(os.environ))
+        server.start()
+        try:
+            for number in range(2):
+                ended = asyncio.Event()
+                with (tmp_path / f"log-{number}").open("wb") as log:
+                    end = lambda *_, ended=ended: ended.set()  # noqa: E731
+                    await server.fork(
+                        f"w{number}", 0, "their_work:draws", [log.fileno()], end, cwd=str(tmp_path), env={}
+                    )
+                await asyncio.wait_for(ended.wait(), WAIT_S)
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+    first, second = ((tmp_path / f"log-{number}").read_text().split() for number in range(2))
+
+    assert len(first) == 4
+    assert not set(first) & set(second)
+
+
 def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(world: Any) -> None:
     """Checks end with an all-reduce and its bandwidth; TERM and USR2 pass over loaders; ending a round ends them too."""
 

@@ -18,7 +18,7 @@ import pytest
 from an_event import an_event
 
 from launcher.node.leader.tracking import Tracking
-from launcher.node.sidecars import trackers
+from launcher.node.sidecars import sinks, trackers
 from launcher.node.sidecars.sinks import End, MetricsRow
 from launcher.node.sidecars.trackers import TrackerFeed, read_rows
 from launcher.run import event_lines
@@ -316,3 +316,33 @@ def test_trackers_are_told_no_secret(paths: RunPaths) -> None:
     assert "hunter" not in repr((about.params, about.tags, about.job))
     assert about.params["width"] == 8
     assert "width: 8" in about.job
+
+
+def test_a_fault_after_a_recovery_is_told_and_what_is_missing_at_the_end(paths: RunPaths) -> None:
+    """A first fault, long mended, hides no later one; the command that sends the rest is told whatever was told before."""
+    row(paths, 1)
+    sink, said = Recorder(fails=1), []
+    one = TrackerFeed(sink, paths, said.append)
+    one.start()
+    deadline = time.monotonic() + LIMIT_S
+    while len(sink.rows) < 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    sink.fails = 10**6
+    row(paths, 2)
+    while len(said) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert len(said) == 2
+    assert "sends the rest" in (one.shortfall() or "")
+    sink.fails = 0
+    one.finish(End("completed"))
+    one.join(LIMIT_S)
+    assert one.shortfall() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"), [("acc@1", "acc_1"), ("loss/train v2.0-a", "loss/train v2.0-a"), ("µ(x)", "µ_x_")]
+)
+def test_mlflow_gets_names_that_it_takes(name: str, taken: str) -> None:
+    """One name that it refuses would keep every metric from it, for ever."""
+    assert sinks._allowed(name) == taken

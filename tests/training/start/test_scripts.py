@@ -19,8 +19,13 @@ from launcher.run.spec import CheckpointSpec
 from launcher.training.start.scripts import tracker_variables
 
 LOOK = """
-import atexit, json, multiprocessing, os, pickle, signal, sys, threading, time
+import atexit, dataclasses, json, multiprocessing, os, pickle, signal, sys, threading, time
 from torch.utils.data import DataLoader
+
+
+@dataclasses.dataclass
+class Options:
+    lr: float = 0.1
 
 
 class Item:
@@ -52,6 +57,8 @@ def look():
     return {
         "name": __name__,
         "file": __file__,
+        "types": [f.type is float for f in dataclasses.fields(Options)],
+        "builtins": type(__builtins__).__name__,
         "argv": sys.argv,
         "path0": sys.path[0],
         "main": sys.modules["__main__"].__dict__ is globals(),
