@@ -135,6 +135,24 @@ def test_a_repository_inside_the_repository_is_copied_too(repo: Path, tmp_path: 
     assert (tmp_path / "copy" / "vendored" / "v.py").read_text() == "V = 1\n"
 
 
+@pytest.mark.parametrize(("uid", "linked"), [(1000, True), (0, False)])
+def test_what_another_copy_has_is_linked_but_for_root(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, linked: bool
+) -> None:
+    """Equal files of two runs are one, read-only; root writes into what is read-only, and has a copy."""
+    for name in ("hold", "rerun"):
+        (tmp_path / name).mkdir()
+    snapshot.copy_code(_code(repo), tmp_path / "hold/code", [])
+    (repo / "lab" / "a.py").write_text("A = 2\n")
+    monkeypatch.setattr(snapshot.os, "geteuid", lambda: uid)
+    snapshot.copy_code(_code(repo), tmp_path / "rerun/code", [], like=tmp_path / "hold/code")
+
+    files = [tmp_path / name / "code/train.py" for name in ("hold", "rerun")]
+    assert (files[0].stat().st_ino == files[1].stat().st_ino) is linked
+    assert (files[1].stat().st_mode & 0o222 == 0) is linked
+    assert (tmp_path / "rerun/code/lab/a.py").stat().st_nlink == 1
+
+
 def test_too_much_code_is_refused_with_the_largest_named() -> None:
     """Above code.max_mb nothing is copied, and the sentence says what to do about which files."""
     code = CodeFacts(root="/c", files=(("a.bin", 150_000_000), ("b.bin", 60_000_000), ("c.py", 10)))
