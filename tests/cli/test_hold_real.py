@@ -143,7 +143,7 @@ def test_todays_code_runs_each_time_with_torch_imported_once(bench: Bench) -> No
 
 
 def test_what_is_unchanged_is_linked_and_cannot_be_written(bench: Bench) -> None:
-    """By its content: a file that was only touched is not copied. The user's own file stays writable. root, who writes everywhere, has copies."""
+    """By its content: a file that was only touched is not copied. The user's own file stays writable. root, who can write all, has copies."""
     bench.rerun()  # the hold's helper.py is another one by now
     os.utime(bench.folder / "train.py")
     (bench.folder / "helper.py").write_text('SAYS = "new"\n')

@@ -126,7 +126,7 @@ def test_an_id_that_slurm_gave_away_again_is_not_the_runs(place: Login) -> None:
     after = json.loads(place.launcher("status", paths.id, "--json").stdout)
 
     assert (before["state"], before["reason"]) == ("pending", "BeginTime")
-    assert (after["state"], after["reason"]) == ("failed", "SLURM no longer knows this job, and it never started.")
+    assert (after["state"], after["reason"]) == ("failed", "SLURM no longer knows this job.")
     assert place.launcher("cancel", paths.id).stdout == f"{paths.id} is not running any more\n"
     assert place.cluster.job(other)["JobState"] == "PENDING"
 
