@@ -106,7 +106,8 @@ def test_a_user_stages_the_environment(
     job = run.job_id
     assert all([name.startswith(f"launcher-{user.uid}-{job}-") for name in copies[host]] == [True] for host in hosts)
     run.wait_no_process()
-    assert [path for folder in local.values() for path in folder.iterdir()] == []
+    # Removing gigabytes takes a disk some seconds.
+    run.wait("the copies' end", lambda: not [path for folder in local.values() for path in folder.iterdir()], 60)
 
 
 @pytest.mark.long
