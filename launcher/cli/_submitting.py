@@ -12,7 +12,6 @@ import click
 
 from launcher.cli._follow_run import follow_run, report_end
 from launcher.config.load.load import LoadedJob
-from launcher.run.after import Predecessor
 from launcher.run.index import job_name
 from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts.facts import BackendName, Facts
@@ -26,23 +25,21 @@ if TYPE_CHECKING:
     from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 
 
-def submit_job(
-    loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, job_id: str | None = None
-) -> Submitted:
-    """Plan a job and submit it: exactly what `plan` prints."""
-    facts = gather_facts(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
-    return submit_run(partial(_planned, loaded), facts, argv=sys.argv, job_id=job_id)
+def planning_facts(loaded: LoadedJob, backend: BackendName) -> Facts:
+    """Gather what the plan of a job depends on, the runs that it comes after included."""
+    return gather_facts(loaded, backend=backend, after=predecessors(loaded.job.after))
 
 
-def plan_job(loaded: LoadedJob, backend: BackendName) -> None:
-    """Plan a job and submit nothing. Raises as `submit_job` does where the plan is refused."""
-    _planned(loaded, gather_facts(loaded, backend=backend, after=predecessors(loaded.job.after)))
-
-
-def _planned(loaded: LoadedJob, now: Facts) -> SubmissionPlan:
-    made = plan(loaded, now)
-    check_same_backend(list(now.after), made.backend)
+def plan_job(loaded: LoadedJob, facts: Facts) -> SubmissionPlan:
+    """Plan a job; nothing is submitted."""
+    made = plan(loaded, facts)
+    check_same_backend(list(facts.after), made.backend)
     return made
+
+
+def submit_job(loaded: LoadedJob, facts: Facts, *, job_id: str | None = None) -> Submitted:
+    """Plan a job and submit it: exactly what `plan` prints."""
+    return submit_run(partial(plan_job, loaded), facts, argv=sys.argv, job_id=job_id)
 
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:

@@ -46,10 +46,11 @@ class HarmlessStream:
         if self.encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968"):
             self.encoding = "utf-8"  # click would write around a stream in ASCII; what that lacks becomes ?
         self._pending = ""
+        """The beginning of what was written since the last flush."""
 
     def write(self, text: str) -> int:
         """Write a text. Raises LauncherError, with the text, where the file system refuses it: what a verb did stays done."""
-        self._pending += text
+        self._pending = (self._pending + text)[:_SHOWN]
         with self._telling():
             self.stream.write(_OWN_STYLE.sub(_written_out, text))
         return len(text)
@@ -68,7 +69,7 @@ class HarmlessStream:
             raise
         except OSError as error:
             lost, self._pending = self._pending.strip(), ""
-            said = f"; it was: {lost[:_SHOWN]}" if lost else ""
+            said = f"; it was: {lost}" if lost else ""
             raise LauncherError(
                 f"the output cannot be written ({(error.strerror or str(error)).lower()}){said}"
             ) from None

@@ -27,10 +27,11 @@ def command(words: tuple[str, ...]) -> None:
     """
     from launcher.cli._follow_run import report_end
     from launcher.cli._output import handling
-    from launcher.cli._submitting import below_here, submit_job
+    from launcher.cli._submitting import below_here, planning_facts, submit_job
     from launcher.submission.backends.local import Foreground
 
-    one = submit_job(load_job_words(words), "local", job_id=str(os.getpid()))
+    loaded = load_job_words(words)
+    one = submit_job(loaded, planning_facts(loaded, "local"), job_id=str(os.getpid()))
     agents = Foreground(one.plan)
     try:
         stop = _Stop(one.paths, agents)

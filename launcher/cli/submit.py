@@ -23,8 +23,18 @@ def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...]
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after -- are
     arguments of the script. `JOB then JOB2` submits both; JOB2 starts when JOB has completed, and words after -- are its.
     """
+    from dataclasses import replace
+
     from launcher.cli._follow_run import follow_points
-    from launcher.cli._submitting import plan_job, print_submitted, print_sweep, submit_job, submit_sweep, wait_for
+    from launcher.cli._submitting import (
+        plan_job,
+        planning_facts,
+        print_submitted,
+        print_sweep,
+        submit_job,
+        submit_sweep,
+        wait_for,
+    )
     from launcher.run.after import Predecessor
 
     *before, last = _chained(words)
@@ -32,8 +42,6 @@ def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...]
     if before:
         if any(loaded.job.sweep for loaded in jobs):
             raise click.UsageError("'then' cannot join a sweep. Submit the sweep by itself.")
-        for loaded in jobs:  # what is wrong with the second one is said before the first one is queued
-            plan_job(loaded, backend)
     elif jobs[0].job.sweep:
         points = submit_sweep(jobs[0], backend)
         print_sweep(points)
@@ -42,9 +50,12 @@ def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...]
 
             follow_points(points.root.name, points_of(points.root))
         return
+    facts = [planning_facts(loaded, backend) for loaded in jobs]
+    for loaded, known in zip(jobs[1:], facts[1:], strict=True):
+        plan_job(loaded, known)  # what is wrong with a later one is said before the first one is queued
     after: list[Predecessor] = []
-    for loaded in jobs:
-        one = submit_job(loaded, backend, after)
+    for loaded, known in zip(jobs, facts, strict=True):
+        one = submit_job(loaded, replace(known, after=(*after, *known.after)))
         print_submitted(one)
         after = [Predecessor("ok", one.plan.run_dir, one.job_id if one.plan.backend == "slurm" else "")]
     if wait:

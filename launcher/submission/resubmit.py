@@ -174,7 +174,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     _refuse_hold(paths)
     above = paths.root.parent
     folder = above if index.is_sweep(above) else paths.root
-    with make_folder.writing(folder), alone(folder):
+    with alone(folder):
         return _resubmit(paths, how)
 
 

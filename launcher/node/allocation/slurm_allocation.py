@@ -15,7 +15,7 @@ import psutil
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import leader_end, read_ended
-from launcher.node.allocation.excluded_hosts import choose_excluded
+from launcher.node.allocation.exclusions import choose_excluded
 from launcher.run import clock
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s

@@ -21,7 +21,7 @@ from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
 from launcher.run.units import is_secret
-from launcher.submission.folder import archive, snapshot
+from launcher.submission.folder import archive, make_folder, snapshot
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _BEFORE = ".before."
@@ -128,8 +128,13 @@ def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool =
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Let one command at a time resubmit what is in a run's or a sweep's folder. Raises StateError while another one does."""
-    with (folder / ".resubmitting").open("w") as file:
+    """Let one command at a time resubmit what is in a run's or a sweep's folder.
+
+    Raises StateError while another one does, RunDirError where the folder cannot be written.
+    """
+    with make_folder.writing(folder):
+        file = (folder / ".resubmitting").open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

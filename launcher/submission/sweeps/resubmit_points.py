@@ -50,7 +50,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     """
     for paths in points:
         require_own(paths.root)
-    with make_folder.writing(sweep), alone(sweep):
+    with alone(sweep):
         return _resubmit_points(sweep, points, how)
 
 
@@ -61,7 +61,7 @@ def _resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> lis
     for paths in points:
         again = resubmit.prepare(paths, how)
         groups.setdefault(_script_key(again), []).append(again)
-    with contextlib.ExitStack() as folders:
+    with make_folder.writing(sweep), contextlib.ExitStack() as folders:
         chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
         with (
             replacing(points, (*_shared(how), RunPaths(sweep).outcome.name, RunPaths(sweep).passed.name)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from an_event import an_event
 
-from launcher.node.allocation import excluded_hosts
+from launcher.node.allocation import exclusions
 from launcher.node.allocation.exclusions import affordable, excluded_before
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run import event_lines
@@ -96,7 +96,7 @@ class Site:
 def site(tmp_path, monkeypatch):
     def make(**how):
         made = Site(tmp_path, **how)
-        for module in (handback, excluded_hosts):
+        for module in (handback, exclusions):
             monkeypatch.setattr(module, "ask", made.ask)
         monkeypatch.setattr(handback, "requeue", lambda job_id, restart_count: handback.Done(True))
         return made
