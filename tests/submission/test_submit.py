@@ -231,6 +231,7 @@ def test_ctrl_c_while_sbatch_works_takes_the_job_back(job: Make, slurm: Path, ho
     assert index.list_runs() == []
 
 
+@pytest.mark.torch
 def test_a_lost_terminal_leaves_a_run_that_is_known(job: Make, slurm: Path, home: Path) -> None:
     """ssh drops while sbatch works (HUP): the command ends by it when the run has been recorded, and no earlier."""
     (slurm / "sbatch").write_text('#!/bin/bash\nkill -HUP $PPID\necho "Submitted batch job 42"\n')
