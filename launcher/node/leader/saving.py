@@ -103,6 +103,8 @@ class Saver:
     _last_begun: float = 0.0
     _retry_at: float = math.inf
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by each commit: a later checkpoint waits for the earlier one, so that the last that is told is the newest."""
     _deletions: set[asyncio.Task[None]] = field(default_factory=set)
     """Of old checkpoints and lost saves: terabytes on a slow file system take minutes, for which no requeue can wait."""
     _removing: set[int] = field(default_factory=set)
@@ -308,6 +310,10 @@ class Saver:
         self.wake()
 
     async def _commit(self, save: Save, round_: Round) -> None:
+        async with self._in_order:
+            await self._commit_now(save, round_)
+
+    async def _commit_now(self, save: Save, round_: Round) -> None:
         now = asyncio.get_running_loop().time
         claim = self.history.claim
         if self.proof is not None and not await self.proof.good():
