@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from in_process import launcher
 from run_story import Story
+from squeue import squeue_line
 
 from launcher.cli.main import main
 
@@ -244,8 +245,8 @@ def test_slurm_is_asked_once_for_all_runs(
     completed(home)
     tools = home.parent / "tools"
     tools.mkdir()
-    rows = {"squeue": "".join(f"{j}|{j}|PENDING|N/A|N/A|1795311918|||||Priority\n" for j in range(101, 101 + known)),
-            "sacct": "103|103|PENDING|0:0|1795311019|Unknown|Unknown|None assigned||Resources\n"}  # fmt: skip
+    rows = {"squeue": "".join(squeue_line(str(j), "PENDING", r="Priority") + "\n" for j in range(101, 101 + known)),
+            "sacct": "103|103|CANCELLED|0:0|1795311019|Unknown|Unknown|None assigned|None|\n"}  # fmt: skip
     for name, text in rows.items():
         (tools / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >> {tools}/asked\nprintf '%s' '{text}'\n")
         (tools / name).chmod(0o755)
@@ -270,7 +271,7 @@ def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
     story.event("excluded", hosts=["node2"], why="it stopped responding").event("requeued", job_id="101", how="requeue")
     tools = home.parent / "tools"
     tools.mkdir()
-    row = "101|101|PENDING|N/A|N/A|1795311918|||||BadConstraints"
+    row = squeue_line("101", "PENDING", r="BadConstraints")
     (tools / "squeue").write_text(f"#!/bin/sh\necho '{row}'\n")
     (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
@@ -288,7 +289,7 @@ def test_a_picture_that_is_late_is_not_believed_before_slurm(home: Path, monkeyp
     monkeypatch.setattr("time.time", lambda: story.t + 6)
     tools = home.parent / "tools"
     tools.mkdir()
-    row = "101|101|PENDING|N/A|N/A|1795311918|||||launch failed requeued held"
+    row = squeue_line("101", "PENDING", r="launch failed requeued held")
     (tools / "squeue").write_text(f"#!/bin/sh\necho '{row}'\n")
     (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
