@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from launcher.frozen import frozen
-from launcher.run.events import AttemptStarted, Ended, Event, EventKind, RunSubmitted, parse_event
+from launcher.run.events import AttemptStarted, Ended, Event, EventKind, RoundStarted, RunSubmitted, Saved, parse_event
 from launcher.run.files import Damage, read_lines, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.state import sound_submission
@@ -87,6 +87,17 @@ class History:
         of, begun = as_number(self.raw_outcome.get("attempt")), self.last(AttemptStarted)
         later = begun is not None and of is not None and (begun.attempt or 0) > of
         return None if later else self.raw_outcome
+
+    @cached_property
+    def standing_saves(self) -> list[Saved]:
+        """The checkpoints that were saved and that no later round has gone back behind, oldest first."""
+        saves: list[Saved] = []
+        for e in self.of(Saved, RoundStarted):
+            if isinstance(e, Saved):
+                saves.append(e)
+            else:  # a script's own checkpoints have no step
+                saves = [s for s in saves if s.step is None or s.step <= (e.resume_step or 0)]
+        return saves
 
     @cached_property
     def _places(self) -> dict[int, int]:
