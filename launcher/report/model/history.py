@@ -95,7 +95,7 @@ class History:
         for e in self.of(Saved, RoundStarted):
             if isinstance(e, Saved):
                 saves.append(e)
-            else:  # a script's own checkpoints have no step
+            elif isinstance(e, RoundStarted):  # a script's own checkpoints have no step
                 saves = [s for s in saves if s.step is None or s.step <= (e.resume_step or 0)]
         return saves
 
