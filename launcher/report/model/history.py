@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import sys
 from collections.abc import Iterator
 from dataclasses import field
@@ -98,6 +99,14 @@ class History:
             elif isinstance(e, RoundStarted):  # a script's own checkpoints have no step
                 saves = [s for s in saves if s.step is None or s.step <= (e.resume_step or 0)]
         return saves
+
+    @cached_property
+    def checkpoints(self) -> list[int]:
+        """The steps of the checkpoints that are in the run's folder now: old ones are deleted."""
+        from launcher.run.manifest import MANIFEST  # with hash functions, which no other reader of a history needs
+
+        names = glob.glob(f"step-*/{MANIFEST}", root_dir=self.paths.checkpoints)
+        return [int(step) for name in names if (step := name.partition("/")[0].removeprefix("step-")).isdecimal()]
 
     @cached_property
     def _places(self) -> dict[int, int]:

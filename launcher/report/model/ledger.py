@@ -154,7 +154,9 @@ _UNPLANNED = (*_CAUSES.values(), "leader", "unknown")
 def interruptions(history: History) -> list[Interruption]:
     """What stopped training, oldest first: one per round at most, its first cause."""
     out: list[Interruption] = []
-    told = 0  # so many came before the newest first step; of those after it the first has lost its steps, the others none
+    told = (
+        0  # so many came before the newest first step; of those after it the first has lost its steps, the others none
+    )
     cause: tuple[float, str, int | None] | None = None
     step: int | None = None
     attempt: int | None = None
