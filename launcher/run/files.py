@@ -26,6 +26,9 @@ _LONGEST_LINE = 16 << 20
 _MOST_LINES = 2_000_000
 """Of a file that is read whole: a line of three bytes takes a hundred as an object."""
 
+WHOLE_BYTES = 8 << 20
+"""Of a file of lines: of a larger one `read_thinned` picks some."""
+
 
 @frozen
 class Damage:
@@ -127,7 +130,7 @@ def _all(path: Path) -> list[bytes]:
 
 
 def read_thinned(
-    path: Path, damage: list[Damage] | None = None, *, most_lines: int = 6000, most_bytes: int = 8 << 20
+    path: Path, damage: list[Damage] | None = None, *, most_lines: int = 6000, most_bytes: int = WHOLE_BYTES
 ) -> list[dict[str, Any]]:
     """Read the objects of a file of lines: all, or about ``most_lines`` evenly picked ones with the last.
 
