@@ -251,11 +251,6 @@ def _parsed(name: str, lines: list[bytes], before: list[Event]) -> tuple[list[Ev
     return events, strange
 
 
-def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
-    """Return the events at ``path``, as `EventFile.read`."""
-    return EventFile(path).read(damage)
-
-
 def read_history(paths: RunPaths, events: EventFile | None = None) -> History:
     """Read the run at ``paths``; never raises for what the files hold. ``events``: its file of them, read before."""
     damage: list[Damage] = []

@@ -15,7 +15,7 @@ from run_story import Story, training
 
 from launcher.report.model import history
 from launcher.report.model.hearing import Hearing
-from launcher.report.model.history import EventFile, read_events
+from launcher.report.model.history import EventFile
 from launcher.run.files import Damage
 
 
@@ -23,7 +23,7 @@ def both(path: Path, again: EventFile) -> tuple[tuple[object, list[Damage]], tup
     """What the reader of before finds now, and what a new one does: events and damage."""
     mine: list[Damage] = []
     fresh: list[Damage] = []
-    return (again.read(mine), mine), (read_events(path, fresh), fresh)
+    return (again.read(mine), mine), (EventFile(path).read(fresh), fresh)
 
 
 def a_line(choose: random.Random, t: float) -> bytes:
