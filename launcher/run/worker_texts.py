@@ -23,6 +23,16 @@ NOT_TOGETHER = (
     "later than rank 0"
 )
 """The warning of a large state whose writers do not come to a save together."""
+UNSTEPPED = (
+    "an item of worker.batches() ended without an optimizer step: every item counts as one, and gradients that are summed over several "
+    "items are in no checkpoint; use accumulate= for that"
+)
+"""The warning of gradients that are accumulated by hand."""
+REPEATED = (
+    "worker.batches() was called again for the same data: a resume runs the code between these loops again; "
+    "loop over worker.epochs(n), and over batches() inside"
+)
+"""The warning of epochs that the launcher does not know of."""
 UNRESTORED = (
     "random numbers do not continue from the checkpoint: loop over run.steps(), "
     "or call run.restore_rng() right before the first step"

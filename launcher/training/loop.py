@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import math
 from functools import partial
 from typing import Any
@@ -82,20 +83,47 @@ def run_task(worker: Worker, session: Session, task: Training) -> None:
     _TaskLoop(worker, session, task).run()
 
 
+_CHOICES = {"precision": ("fp32", "bf16", "fp16"), "scheduler_every": ("epoch", "step")}
+
+
+def _check(task: Training) -> None:
+    """Raise CodeError for an option that would mean nothing."""
+    for name, choices in _CHOICES.items():
+        if (value := getattr(task, name)) not in choices:
+            raise CodeError(f"{type(task).__name__}.{name} must be {' or '.join(choices)}, not {value!r}")
+    for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
+        if type(value := getattr(task, name)) is not int or value < (0 if name == "epochs" else 1):
+            raise CodeError(f"{type(task).__name__}.{name} must be a whole number of at least 1, not {value!r}")
+
+
+def _collate_of(task: Training) -> Any:
+    """The task's ``collate``; a function of one argument that is a class attribute is no method."""
+    static = inspect.getattr_static(task, "collate")
+    if inspect.isfunction(static) and "collate" not in vars(task) and len(inspect.signature(static).parameters) == 1:
+        return static
+    return task.collate
+
+
 class _TaskLoop:
     """The shared loop: epochs, optimizer steps, evaluation."""
 
     def __init__(self, worker: Worker, session: Session, task: Training) -> None:
         self.worker, self.session, self.task = worker, session, task
+        _check(task)
         bare = task.model()
         self.model = worker.wrap(bare)
         self.optimizer = task.optimizer(bare)
         self.scheduler = task.scheduler(self.optimizer)
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise CodeError(
+                "ReduceLROnPlateau needs a metric at each step, which the shared loop does not give it: use function: instead"
+            )
         self.scaler = torch.amp.GradScaler(worker.device.type) if task.precision == "fp16" else None
         stateful = {"model": bare, "optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         worker.register(**{name: thing for name, thing in stateful.items() if thing is not None}, **task.state())
         self.train_data = task.train_data()
         self.test_data = task.test_data()
+        self.collate = _collate_of(task)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
         self.autocast = partial(torch.autocast, worker.device.type, dtype=dtype) if dtype else None
 
@@ -109,7 +137,7 @@ class _TaskLoop:
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
                 size = task.test_batch_size or task.batch_size
                 results = self.worker.evaluate(
-                    self.model, self.test_data, size, self._measure, collate=task.collate, prefix="test_"
+                    self.model, self.test_data, size, self._measure, collate=self.collate, prefix="test_"
                 )
                 task.after_evaluation(epoch, results)
 
@@ -119,7 +147,7 @@ class _TaskLoop:
             self.train_data,
             task.batch_size,
             accumulate=task.accumulate,
-            collate=task.collate,
+            collate=self.collate,
             num_workers=task.num_workers,
             shuffle=task.shuffle,
             drop_last=task.drop_last,

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.errors import CheckpointError, CodeError
-from launcher.run.messages import WorkerEvaluated
+from launcher.errors import CodeError
+from launcher.run.messages import WorkerEvaluated, WorkerWarning
+from launcher.run.worker_texts import REPEATED
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
+from launcher.training.step.planning import plan_loop
 from launcher.training.step.session import Session
 
 _NOTHING = contextlib.nullcontext()
@@ -38,6 +40,10 @@ class Worker:
         self._unit: Unit | None = None
         self._micro = Micro([], 0, 1.0)
         self._wrapped: list[torch.nn.Module] = []
+        """Modules of which DDP gives all ranks rank 0's buffers."""
+        self._data: Any = None
+        """What the latest `batches` read."""
+        self._told_repeated = False
         place = session.place
         self.rank = place.rank
         """This worker's number among all."""
@@ -56,8 +62,6 @@ class Worker:
         self.is_last_micro = True
         """Whether the current item completes its optimizer step."""
 
-    # -- where and how far ---------------------------------------------------------------------------------------
-
     @property
     def steps_done(self) -> int:
         """Optimizer steps done since the run began, over all attempts."""
@@ -70,14 +74,13 @@ class Worker:
             return self._unit.epoch
         return self._session.position.epoch if self._epoch is None else self._epoch
 
-    # -- setting up ----------------------------------------------------------------------------------------------
-
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move ``model`` to this worker's device and wrap it in DistributedDataParallel, set up so that resumes are exact."""
-        if not dist.is_initialized():
+        if not self._meets("wrap"):
             return model.to(self.device)
         wrapped = wrapping.wrap(model, self.device, self._session.place.spec.ddp)
-        self._wrapped.append(wrapping.unwrap(wrapped))
+        if getattr(wrapped, "broadcast_buffers", True):
+            self._wrapped.append(wrapping.unwrap(wrapped))
         self._session.waits.watch(wrapped)
         return wrapped
 
@@ -96,7 +99,13 @@ class Worker:
             )
         self._session.registered.add(objects, per_rank=per_rank)
 
-    # -- the loop ------------------------------------------------------------------------------------------------
+    def _meets(self, verb: str) -> bool:
+        """Whether there is a process group. Raises CodeError where several ranks would each go their own way without one."""
+        if not dist.is_initialized() and self.world_size > 1:
+            raise CodeError(
+                f"{verb}() needs the process group of the {self.world_size} ranks: call init_process_group() before"
+            )
+        return dist.is_initialized()
 
     def epochs(self, count: int) -> Iterator[int]:
         """Iterate over epochs, from the one a resume is in; `batches` inside the body iterates over that one epoch.
@@ -108,6 +117,7 @@ class Worker:
         if not self._open_loop():
             return
         session.epochs = index(count)
+        session.registered.expect_repeats()
         try:
             for epoch in range(session.position.epoch, session.epochs):
                 self._epoch, self._epoch_used = epoch, False
@@ -137,9 +147,16 @@ class Worker:
         Raises CodeError when the data set has no length and index access, CheckpointError when it is not the one saved.
         """
         session, at = self._session, self._session.position
+        if session.in_unit:
+            raise CodeError(
+                "batches() was called inside another loop over batches(): a step has the data of one; make one data set of both"
+            )
         if self._epoch is None:
             if not self._open_loop():
                 return
+            if self._data is dataset and epochs is None and not self._told_repeated:
+                self._told_repeated = True
+                self._tell(REPEATED)
             session.epochs = 1 if epochs is None else index(epochs)
             first, end = at.epoch, session.epochs
         else:
@@ -150,16 +167,19 @@ class Worker:
             self._epoch_used = True
             first, end = self._epoch, self._epoch + 1
         check_dataset(dataset)
+        self._data = dataset
         micros = None if accumulate is None else index(accumulate)
-        plan = self._plan(len(dataset), index(batch_size), micros, shuffle, drop_last)
         start = at.consumed if at.epoch == first else 0
+        plan = plan_loop(
+            session, len(dataset), index(batch_size), micros, shuffle=shuffle, drop_last=drop_last, begun=start > 0
+        )
         left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
         session.last_step = session.total_steps if self._epoch is not None or epochs is not None else None
         units = partial(plan.units, first, start, end)
-        yield from self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), end)
+        yield from self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), plan, end)
 
-    def _units(self, units: Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]], end: int) -> Iterator[Any]:
+    def _units(self, units: Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]], plan: Plan, end: int) -> Iterator[Any]:
         session, at = self._session, self._session.position
         session.begin()
         for unit, pairs in units:
@@ -172,7 +192,7 @@ class Worker:
                 try:
                     yield data
                 except GeneratorExit:
-                    self._leave(unit)
+                    self._leave(unit, plan)
                     raise
             if unit.last and unit.epoch == end - 1:
                 self._share_buffers()
@@ -180,53 +200,30 @@ class Worker:
         self._unit = None
         session.open_gap()
 
-    def _leave(self, unit: Unit) -> None:
-        """End a loop that the user's code leaves by `break`: the step under way counts where the optimizer has made it."""
-        self._unit, self._session.in_unit = None, False
-        if self.is_last_micro and self._session.stepped:
-            self._session.finish_unit(unit, last=True)
+    def _leave(self, unit: Unit, plan: Plan) -> None:
+        """End a loop that the user's code leaves by `break`: the step under way counts where the optimizer has made it.
+
+        Inside `epochs` the epoch is over. Nothing here meets other ranks: an exception on one leaves its loop, too.
+        """
+        session = self._session
+        self._unit, session.in_unit = None, False
+        if self.is_last_micro and session.stepped:
+            session.finish_unit(unit, last=True)
+        if self._epoch is not None:
+            session.position.epoch, session.position.consumed = self._epoch, plan.samples_per_epoch
+            if not session.registered.has_parts:
+                session.open_gap()
 
     def _open_loop(self) -> bool:
         """Whether this loop over data is the one under way, or comes after it."""
         at, number = self._session.position, self._loops
         self._loops += 1
         if at.phase > number:
+            self._session.registered.expect_repeats()
             return False
         if at.phase < number:
-            at.phase, at.epoch, at.consumed, at.global_batch = number, 0, 0, 0
+            at.phase, at.epoch, at.consumed = number, 0, 0
         return True
-
-    def _plan(self, length: int, batch_size: int, accumulate: int | None, shuffle: bool, drop_last: bool) -> Plan:
-        at = self._session.position
-        per_rank = batch_size * (accumulate or 1)
-        if at.global_batch and at.length != length and at.consumed:
-            raise CheckpointError(
-                f"the data set had {at.length} samples when this epoch was saved and has {length} now"
-            )
-        if not at.global_batch or at.per_rank != per_rank:
-            at.global_batch, at.per_rank = per_rank * self._full_size(), per_rank
-        at.length = length
-        if length == 0 or (drop_last and length < at.global_batch):
-            raise CodeError(
-                f"the data set has {length} samples, fewer than one batch over all ranks ({at.global_batch})"
-            )
-        return Plan(
-            length=length,
-            global_batch=at.global_batch,
-            batch_size=batch_size,
-            accumulate=accumulate or 1,
-            elastic_micros=accumulate is not None,
-            rank=self.rank,
-            world_size=self.world_size,
-            seed=self._session.seed,
-            shuffle=shuffle,
-            drop_last=drop_last,
-        )
-
-    def _full_size(self) -> int:
-        """Return the number of ranks that a step's samples are for: also of a job that has begun on fewer nodes of its range."""
-        place = self._session.place
-        return max(place.spec.world_size, self.world_size) if place.spec.least_nodes else self.world_size
 
     def _share_buffers(self) -> None:
         # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.
@@ -264,8 +261,6 @@ class Worker:
         context: contextlib.AbstractContextManager[Any] = model.no_sync()
         return context
 
-    # -- numbers -------------------------------------------------------------------------------------------------
-
     def log(self, **metrics: Any) -> None:
         """Log numbers of the current step; rank 0's are recorded, the others' ignored.
 
@@ -276,6 +271,7 @@ class Worker:
 
     def gather_sum(self, **values: Any) -> dict[str, float]:
         """Return the sums over all ranks, in double precision; all ranks must call it, with the same names."""
+        self._meets("gather_sum")
         if self._session.in_gap:
             self._session.pass_boundary()
         return sum_over_ranks(values, self.device)
@@ -300,13 +296,14 @@ class Worker:
         when all ranks are to stop, and is done again after the resume.
         """
         session = self._session
+        self._meets("evaluate")
+        if session.in_unit:
+            self._share_buffers()  # else each rank would measure with its own statistics; behind a loop they are shared
         results = evaluate(session, model, dataset, batch_size, measure, collate)
         results = {prefix + name: value for name, value in results.items()}
         step = session.position.step + session.in_unit
         session.reporter.result(WorkerEvaluated(step=step, metrics=results))
         return results
-
-    # -- loops of one's own --------------------------------------------------------------------------------------
 
     def steps(self, count: int | None = None) -> Iterator[int]:
         """Iterate over the numbers of the steps to do, from `steps_done` up to ``count`` (None: no end); ends when `should_stop`.
@@ -319,8 +316,13 @@ class Worker:
         self.restore_rng()
         self._session.phase("train")
         while (count is None or self.steps_done < count) and not self.should_stop():
-            number = self.steps_done
-            yield number
+            number, self._session.stepped = self.steps_done, False
+            try:
+                yield number
+            except GeneratorExit:  # `break`: the step counts where the optimizer has made it
+                if self.steps_done == number and self._session.stepped:
+                    self._session.finish_unit(None, last=True)
+                raise
             if self.steps_done == number:
                 self.step()
         if not self.should_stop():
@@ -342,10 +344,18 @@ class Worker:
         """
         if self._session.in_unit:
             raise CodeError("step() was called inside batches(), which counts the steps itself; log numbers with log()")
+        if self._epoch is not None and not self._epoch_used:
+            raise CodeError(
+                "step() was called inside epochs(), which knows epochs by batches() alone: loop over steps() instead"
+            )
         if metrics:
             self._session.reporter.log(self.steps_done + 1, self.epoch, metrics)
         self._session.step_done()
         return self.steps_done
+
+    def _tell(self, text: str) -> None:
+        if self.is_leader:
+            self._session.reporter.send(WorkerWarning(text=text))
 
     def should_stop(self) -> bool:
         """Whether the script must save (`save_dir`, unless its state is registered) and exit now; the same on every rank."""

@@ -208,7 +208,9 @@ def last_is_saved(board: Board, round_: Round) -> bool:
     saver, last = board.saver, round_.last_finished
     if saver.is_committed(last):
         return True
-    return not (saver.is_committing(last) or round_.unsaved or last in saver.failed_steps)
+    # A rank that has finished sends no part any more: what is open stays so (a script may end by os._exit while it saves).
+    lost = saver.is_open(last) or round_.unsaved or last in saver.failed_steps
+    return not (saver.is_committing(last) or lost)
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:

@@ -200,6 +200,11 @@ class Saver:
         save = self._saves.get(step)
         return save is not None and save.committing
 
+    def is_open(self, step: int) -> bool:
+        """Return whether a rank has begun to save ``step`` and not every part has come."""
+        save = self._saves.get(step)
+        return save is not None and bool(save.heard) and not save.committing
+
     def _interval_s(self, mttf_s: float) -> float:
         """Return seconds between saves by time; infinite where the workers save by steps."""
         if self.spec.interval_steps is not None:

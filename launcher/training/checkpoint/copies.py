@@ -106,13 +106,19 @@ class Reference:
     """A state held by reference: small values copied, large tensors trusted as long as nobody has written to them."""
 
     def __init__(self, tree: Any) -> None:
-        self._held: list[tuple[torch.Tensor, int]] = []
+        self._held: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
         self.tree = map_leaves(tree, self._hold)
 
     @property
     def intact(self) -> bool:
-        """Whether every large tensor is as it was (torch counts in-place writes)."""
-        return all(tensor._version == version for tensor, version in self._held)
+        """Whether every large tensor is as it was.
+
+        torch counts in-place writes; those through ``.data``, as of a moving average that is swapped in and out, it does not.
+        """
+        held = self._held
+        if any(tensor._version != version for tensor, version, _ in held):
+            return False
+        return all(bits is None or torch.equal(bits, sum_of_bits(tensor)) for tensor, _, bits in held)
 
     def _hold(self, leaf: Any, _: _Path) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -120,5 +126,15 @@ class Reference:
         tensor = leaf.detach()  # shares the version counter
         if tensor.numel() * tensor.element_size() <= _SMALL:
             return tensor.clone()
-        self._held.append((tensor, tensor._version))
+        bits = sum_of_bits(tensor) if tensor.layout is torch.strided and not tensor.is_meta else None
+        self._held.append((tensor, tensor._version, bits))
         return tensor
+
+
+def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a dense tensor's bytes taken as whole numbers, modulo 2**64, where the tensor is: it moves at memory's speed."""
+    data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    whole = data.numel() // 8 * 8
+    if data.storage_offset() % 8:
+        return data.sum(dtype=torch.int64)
+    return data[:whole].view(torch.int64).sum() + data[whole:].sum(dtype=torch.int64)

@@ -13,8 +13,9 @@ import torch
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import WorkerWarning
-from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
+from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNSTEPPED
 from launcher.training.checkpoint import distributed, read, readback, write
+from launcher.training.checkpoint.copies import sum_of_bits
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain, map_leaves
 from launcher.training.ddp.optimizers import bearer, parts, restore_dtypes
@@ -49,6 +50,9 @@ class Registered:
         self.loaded: dict[str, Any] | None = None
         """The checkpoint's shared part; None from scratch, and once everything is loaded."""
         self._mine: dict[str, Any] | None = None
+        self._as_loaded = ""
+        """A digest of all states before code ran that a resume runs again; "": there is none such."""
+        self._told_unstepped = False
         self._generators = path = place.resume_path
         if path is None:
             return
@@ -186,6 +190,31 @@ class Registered:
                 f"the checkpoint's state of {name!r} does not fit: {error}", lasting=lasting
             ) from error
 
+    def expect_repeats(self) -> None:
+        """Note the states as they are: what runs between here and `undo_repeats` has run before the checkpoint, too."""
+        if self.loaded is not None and not self._as_loaded:
+            self._as_loaded = self._fingerprint()
+
+    def undo_repeats(self) -> None:
+        """Load the states again where code that a resume repeats has changed them: a scheduler's step before an epoch's first batch."""
+        if not self._as_loaded or self._fingerprint() == self._as_loaded:
+            return
+        for held, source in ((self.shared, self.loaded), (self.per_rank, self._mine)):
+            states = source["objects"] if source is not None else {}
+            for name in held.keys() & states.keys():
+                self._load(name, held[name], states)
+
+    def _fingerprint(self) -> str:
+        states = {name: thing.state_dict() for name, thing in (*self.shared.items(), *self.per_rank.items())}
+        return digest(map_leaves(states, _bits))
+
+    def tell_unstepped(self) -> None:
+        """Warn, once, that an item of `Worker.batches` ended without a step of the optimizers that are registered."""
+        scaled = any(isinstance(thing, torch.amp.GradScaler) for thing in self.shared.values())  # it skips steps
+        if self._place.rank == 0 and self.optimizers and not scaled and not self._told_unstepped:
+            self._told_unstepped = True
+            self._warn(UNSTEPPED)
+
     def complete(self) -> None:
         """Release the checkpoint. Raises CheckpointError when it holds state of an object that is not registered."""
         pairs = ((self.loaded, self.shared), (self._mine, self.per_rank))
@@ -225,6 +254,11 @@ class Registered:
                     value = value.clone().to(device)  # its file is mapped
                 total[name] = value + total[name] if name in total else value
         return total
+
+
+def _bits(leaf: Any, _: object) -> Any:
+    dense = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not leaf.is_meta
+    return sum_of_bits(leaf) if dense else leaf
 
 
 def _cloned(value: Any) -> Any:

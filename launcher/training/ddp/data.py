@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -202,7 +202,9 @@ def to_device(data: Any, device: torch.device) -> Any:
     """Return ``data`` with every tensor in it on ``device``."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else _pinned(data, device).to(device, non_blocking=True)
-    if isinstance(data, dict):
+    if callable(to := getattr(data, "to", None)):  # a PackedSequence, a BatchEncoding
+        return to(device)
+    if isinstance(data, Mapping):
         return {key: to_device(value, device) for key, value in data.items()}
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(to_device(value, device) for value in data))

@@ -71,10 +71,10 @@ def take_over() -> str | None:
     return None
 
 
-def _signal(number: int, handler: Any, /) -> Any:
+def _signal(signalnum: int, handler: Any) -> Any:
     global _told
-    before = _set(number, handler)
-    if number == signal.SIGUSR2 and callable(handler) and os.getpid() == _pid:
+    before = _set(signalnum, handler)
+    if signalnum == signal.SIGUSR2 and callable(handler) and os.getpid() == _pid:
         if not _taken and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             _set(signal.SIGTERM, _pass_on)
         if not _told:

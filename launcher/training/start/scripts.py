@@ -22,6 +22,7 @@ from launcher.run.spec import RunSpec, Work
 from launcher.training.process import failure, signals
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
+from launcher.training.step.stopping import StopTraining
 
 
 def run_script(place: WorkerPlace) -> int:
@@ -70,7 +71,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
             message = said[: failure.MOST_CHARS]
             channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=message))
         return code
-    except Rehearsed:
+    except (Rehearsed, StopTraining):
         return 0
     except BaseException as error:
         return _failed(channel, error)
@@ -125,6 +126,10 @@ def _script(main: types.ModuleType, work: Work) -> types.CodeType:
     except OSError as error:
         raise CodeError(f"script {work.target} cannot be read: {error.strerror}") from None
     sys.argv = [work.target, *work.args]
+    if (root := os.getcwd()) in sys.path and root not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        # python has only the script's own folder there: a folder `datasets` beside it in the code must not hide the package.
+        sys.path.remove(root)
+        sys.path.append(root)
     _first_on_path(str(path.resolve().parent))
     main.__file__ = str(path.absolute())  # absolute since Python 3.9; argv[0] stays as given
     # Not under this module's `from __future__ import annotations`: dataclasses of the user's would have texts for types.

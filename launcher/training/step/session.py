@@ -98,8 +98,6 @@ class Session:
         self.registered = Registered(place, device, settle=self._settle, watch=self.waits.watch)
         self._load()
 
-    # -- state ---------------------------------------------------------------------------------------------------
-
     def _load(self) -> None:
         if self.place.resume_path is None:
             return
@@ -127,6 +125,7 @@ class Session:
         if self.registered.loaded is None:
             seed_rank(self.seed, 0, self.place.rank)
         else:
+            self.registered.undo_repeats()
             self.partial = self.registered.partial_sums(self.device)
             self.registered.restore_generators(self.position.step, alike=False)
         self._begin()
@@ -184,8 +183,6 @@ class Session:
         self.stepped = True
         self.saver.settle()
 
-    # -- units ---------------------------------------------------------------------------------------------------
-
     def enter(self) -> None:
         """Pass the boundary before the next unit: save what is due, wait if held. Raises StopTraining at the agreed step."""
         self.pass_boundary()
@@ -207,6 +204,8 @@ class Session:
         at = self.position
         at.step += 1
         if unit is not None:
+            if not self.stepped:
+                self.registered.tell_unstepped()
             epoch, start, size = unit[:3]
             at.samples += size
             at.epoch, at.consumed = epoch, start + size
@@ -273,6 +272,8 @@ class Session:
             self.save_and_wait(self.tmp())  # as of now: a loop that does not ask goes on for a while
         elif self.registered:
             self.save_if_due()
+            if done == self.last_step:
+                self.saver.drain()  # scripts may end by os._exit, and what writes would end with them
         else:
             self.wanted = self.due_folder() or (self.tmp() if self.rehearsed else None)
         self._pass_own_boundary()
@@ -295,8 +296,6 @@ class Session:
             self.told = True
             self.reporter.flush(force=True)
             self.reporter.send(WorkerStopped(step=self.position.step, saved=saved))
-
-    # -- saves and stops -----------------------------------------------------------------------------------------
 
     def save_if_due(self) -> None:
         """Save at this boundary when the leader asked for it, `checkpoint.interval_steps` have passed, or all planned steps are done."""
@@ -351,6 +350,7 @@ class Session:
         if folder is not None:
             self.phase("save")
         self.stopped(saved=folder is not None and self.save_and_wait(folder))
+        self.stopping = self.is_script
         raise StopTraining
 
     def _stop_folder(self) -> Path | None:

@@ -219,6 +219,27 @@ def test_a_script_that_ends_by_os_exit_has_done_what_it_saved(world, virtual, mo
     assert not w.events("save_failed")
 
 
+def test_a_script_that_ends_while_it_saves_is_not_completed(world, virtual):
+    """os._exit took what wrote the last checkpoint along: the run says so, and its newest checkpoint is an older one."""
+    w = scripts(world, checkpoint={"interval_steps": 10})
+
+    class Abrupt(w.worker_class):
+        async def save(self, step):
+            if step < 40:
+                return await super().save(step)
+            self.say("save_begun", step=step)
+
+        def say(self, type_, **values):
+            if type_ != "finished":
+                super().say(type_, **values)
+
+    w.worker_class = Abrupt
+    ending = virtual(w.attempt_once())
+
+    assert (ending.state, w.events("saved")[-1]["step"]) == ("failed", 30)
+    assert ending.reason.startswith("The last checkpoint could not be written: not every rank saved")
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_manifest_that_finds_no_room_is_tried_again(world, virtual, monkeypatch, number):
     """The ranks' parts are there and a few kilobytes are missing: room comes, and nothing is lost."""
