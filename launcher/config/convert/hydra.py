@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from launcher.config.convert.amounts import smallest_count
+from launcher.config.convert.directives import smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.document.source import read_value, read_yaml
 from launcher.errors import ConfigError
