@@ -40,7 +40,7 @@ def read_amounts(given: dict[str, str]) -> Amounts:
     scales = {"gpus-per-node": 1.0, "gres": 1.0, "gpus-per-task": float(result.slurm_tasks), "gpus": 1 / nodes}
     kind = ""
     for option, scale in scales.items():
-        count, kind = _gpus(given.get(option, ""), named=option == "gres")
+        count, kind = read_gpus(given.get(option, ""), named=option == "gres")
         if count:
             result.gpus = math.ceil(count * scale)
             break
@@ -61,7 +61,7 @@ def _tasks(given: dict[str, str], nodes: int) -> int | None:
     return smallest_count(given.get("ntasks-per-node")) or (math.ceil(total / nodes) if total else None)
 
 
-def _gpus(text: str, *, named: bool) -> tuple[int, str]:
+def read_gpus(text: str, *, named: bool) -> tuple[int, str]:
     """Read ``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:tesla:a100:4``."""
     for part in text.split(","):
         words = re.sub(r"\(.*\)", "", part).removeprefix("gres:").removeprefix("gres/").split(":")
@@ -91,8 +91,8 @@ def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, ha
         cpus = has.slurm_tasks
     if cpus:
         draft.put("resources.cpus_per_task", max(cpus // workers, 1))
-    _memory(draft, given, has, cpus)
-    _time_limit(draft, given.get("time", ""))
+    put_memory(draft, given, has, cpus)
+    put_time_limit(draft, given.get("time", ""))
 
 
 def _workers(launch: Launch | None, has: Amounts) -> int:
@@ -117,7 +117,8 @@ def _workers(launch: Launch | None, has: Amounts) -> int:
 _UNITS = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
 
 
-def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> None:
+def put_memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> None:
+    """Convert ``--mem`` and its kin."""
     scales = {"mem": 1, "mem-per-cpu": cpus or has.slurm_tasks, "mem-per-gpu": has.gpus}
     for option, scale in scales.items():
         found = re.fullmatch(r"(\d{1,12})([KMGT])?B?", given.get(option, "").upper())
@@ -132,7 +133,7 @@ def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> Non
             draft.leave(f"--{option}=0 (all memory of a node): set resources.mem_gb, or slurm.exclusive: true.")
 
 
-def _time_limit(draft: Draft, text: str) -> None:
+def put_time_limit(draft: Draft, text: str) -> None:
     """Convert ``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
     if found := re.fullmatch(r"(\d{1,9}):(\d{1,9})", text):
         draft.put("resources.timeout_min", max(int(found[1]) + (int(found[2]) > 0), 1))

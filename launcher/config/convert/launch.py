@@ -51,6 +51,8 @@ _MPI_FLAGS = {
     "quiet",
 }
 _TWO_VALUES = {"mca", "gmca", "genv", "env"}
+_STARTING = {"horovodrun", "docker", "podman", "enroot", "ray", "lightning", "composer", "colossalai", "torchx"}
+"""Programs that may start a training, and are not read."""
 _DEEPEST = 3
 
 
@@ -121,20 +123,8 @@ def looks_like_a_launch(words: Sequence[ShellWord]) -> bool:
     """Tell whether a command may start the training in a way that is not known here."""
     texts = [word.text for word in words]
     first = texts[0].rsplit("/", 1)[-1] if texts else ""
-    starts = first in (
-        "srun",
-        *_MPI,
-        *_SHELLS,
-        *STARTERS,
-        "horovodrun",
-        "docker",
-        "podman",
-        "enroot",
-        "ray",
-        "lightning",
-        "composer",
-    )
-    return starts or first.endswith(".sh") or any(text.endswith(".py") or _is_program(text) for text in texts)
+    starts = first in ("srun", *_MPI, *_SHELLS, *_STARTING) or first.endswith(".sh")
+    return starts or any(text.endswith(".py") or bool(_PYTHON.fullmatch(text)) or text in STARTERS for text in texts)
 
 
 def assignment(word: ShellWord) -> tuple[str, tuple[Piece, ...]] | None:
@@ -262,7 +252,7 @@ def _beside(path: ShellWord, name: str) -> tuple[Piece, ...]:
 
 
 def _python(path: ShellWord | None, words: list[ShellWord], launch: Launch) -> list[ShellWord] | None:
-    launch.python = path.pieces if path is not None else ()
+    launch.python = path.pieces if path is not None else launch.python
     while words and re.fullmatch(r"-[^mc-].*|--[a-z].*", words[0].text):
         words = words[2 if words[0].text in ("-X", "-W", "--check-hash-based-pycs") else 1 :]
     text = words[0].text if words else ""
@@ -363,12 +353,16 @@ def _options(
             break
         if not text.startswith("--") and len(name) > 1 and not long_by_one_dash and not equals:
             name, value = name[:1], name[1:]
-        elif not equals and name not in flags and words and not words[0].text.startswith("-"):
-            if not _is_program(words[0].text):
-                value, words = words[0].text, words[1:]
-                words = words[1:] if name in _TWO_VALUES else words
+        elif not equals and name not in flags and words and _is_value(name, words[0].text):
+            value, words = words[0].text, words[1:]
+            words = words[1:] if name in _TWO_VALUES else words
         found.append((name, value))
     return found, words
+
+
+def _is_value(option: str, text: str) -> bool:
+    """Tell whether a word is the value of an option; the name of an environment may be that of a program."""
+    return option in ("n", "name", "p", "prefix") or not (text.startswith("-") or _is_program(text))
 
 
 def _is_program(text: str) -> bool:

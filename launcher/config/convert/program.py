@@ -111,7 +111,7 @@ def _note_argument(script: ScriptDraft, ref: Ref) -> None:
     if _is_argument(ref):
         script.leave(f"{shown}: a job file takes no arguments; write the value under args.")
     elif ref.local:
-        script.leave(f"{shown} in args: what it holds depends on a branch or loop; write the value itself.")
+        script.leave(f"{shown} in args: the script sets it while it runs; write the value itself.")
     else:
         script.leave(f"{shown} in args: no shell reads args; write the value itself.")
 
@@ -166,7 +166,8 @@ def _put_settings(script: ScriptDraft, launch: Launch) -> None:
     if launch.components:
         script.leave("srun starts more behind a lone ':'; only the first component is here.")
     if launch.nested:
-        script.leave(f"the training is started {launch.nested} (line {launch.line}); here it is started once, always.")
+        place = Command(launch.line, nested=launch.nested).place
+        script.leave(f"{place}: the training is started there; here it is started once, always.")
 
 
 def _put_given(script: ScriptDraft, name: str, value: str | None) -> None:

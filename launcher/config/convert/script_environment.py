@@ -16,9 +16,9 @@ from launcher.redact import secret_name
 CONDAS = ("conda", "mamba", "micromamba")
 SETUP = {"module", "ml", "ulimit", "umask", "spack", "eval", "source", "."}
 SILENT = {
-    "set", "echo", "printf", "clear", "date", "hostname", "nvidia-smi", "wait", "printenv", "env", "true", ":", "sleep", "pwd", "false",
+    "set", "echo", "printf", "clear", "date", "hostname", "nvidia-smi", "wait", "printenv", "true", ":", "sleep", "pwd", "false",
     "ls", "which", "exit", "scontrol", "squeue", "trap", "shopt", "return", "sacct", "free", "lscpu", "tee", "[", "test", "break",
-    "continue", "shift", "let", "uname", "id", "whoami", "df", "nvcc", "lsof", "type", "seq", "sinfo", "module-list", "rocm-smi",
+    "continue", "shift", "let", "uname", "id", "whoami", "df", "nvcc", "lsof", "type", "seq", "sinfo", "rocm-smi", "command",
 }  # fmt: skip
 """Commands that only show something, or that only matter to the script itself."""
 _CONDA_SILENT = {"deactivate", "info", "list", "config", "init", "--version"}
@@ -187,9 +187,9 @@ def read_conda(script: ScriptDraft, words: list[str], command: Command) -> None:
         script.leave(f"{which}: activate it before you submit (its interpreter is used), or set environment.python.")
 
 
-def reads_conda(words: list[str]) -> bool:
+def reads_conda(words: Sequence[str]) -> bool:
     """Tell whether a command of conda's changes nothing that a job needs."""
-    return words[0] in CONDAS and words[1:2] != [] and words[1] in _CONDA_SILENT
+    return words[0] in CONDAS and len(words) > 1 and words[1] in _CONDA_SILENT
 
 
 def _add_setup(script: ScriptDraft, command: Command) -> None:

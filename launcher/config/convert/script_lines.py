@@ -55,6 +55,11 @@ def _read(script: ScriptDraft, command: Command, around: Launch) -> None:
         _command(script, command, around)
 
 
+def _is_silent(words: Sequence[str]) -> bool:
+    """Tell whether a command has nothing for a job file."""
+    return words[0] in {*SETUP, *SILENT, "export", "unset"} or reads_conda(words) or list(words) == ["env"]
+
+
 def _sets_variables(script: ScriptDraft, command: Command) -> bool:
     """Follow what only changes the shell's variables; tell whether the command is that."""
     scope, words = script.scope, command.words
@@ -118,7 +123,7 @@ def _command(script: ScriptDraft, command: Command, around: Launch) -> None:
         return
     elif first in SETUP and not script.done:
         read_setup(script, command)
-    elif first not in {*SETUP, *SILENT, "export", "unset"} and not reads_conda(command.words):
+    elif not _is_silent(command.words):
         _program(script, command, around)
 
 

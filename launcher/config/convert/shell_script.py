@@ -94,7 +94,10 @@ class _Reader:
     def _keywords(self, command: Command) -> None:
         words = command.words
         while words and words[0] in _KEYWORDS:
+            if words[0] in _SKIPPED and words[1:] and words[1].startswith("-"):
+                break  # an option of its own
             word = words.pop(0)
+            command.raw = command.raw.removeprefix(word).lstrip()
             if word in _CLOSING:
                 self._close(word, command.line)
             elif word == "function":

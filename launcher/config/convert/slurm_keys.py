@@ -14,7 +14,7 @@ _DROPPED = {
     "mem-per-gpu", "export", "chdir",
 }  # fmt: skip
 """Options without effect on a job file, and those that are read elsewhere beside the ones with a key in ``resources``."""
-_LEFT = {
+UNCONVERTED = {
     "wait", "wrap", "test-only", "hold", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "clusters",
     "distribution", "export-file",
 }  # fmt: skip
@@ -31,7 +31,7 @@ def put_slurm(draft: Draft, given: dict[str, str]) -> None:
 def _put(draft: Draft, option: str, value: str, key: str) -> None:
     if option == "exclusive" and value in ("", "exclusive"):
         draft.put("slurm.exclusive", True)
-    elif option == "exclusive" or option in _LEFT:
+    elif option == "exclusive" or option in UNCONVERTED:
         draft.leave(f"--{option}{'=' + value if value else ''}: a job file has no key for it.")
     elif key.startswith("slurm."):
         if value := re.sub(r"\s+", "", value) if option == "constraint" else value:
