@@ -128,7 +128,7 @@ def put_memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> 
             continue
         value = int(found[1]) * _UNITS[found[2] or "M"] * scale
         if value:
-            draft.put("resources.mem_gb", int(value) if value == int(value) else round(value, 2))
+            draft.put("resources.mem_gb", int(value) if value == int(value) else max(round(value, 2), 0.01))
         else:
             draft.leave(f"--{option}=0 (all memory of a node): set resources.mem_gb, or slurm.exclusive: true.")
 

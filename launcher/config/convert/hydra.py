@@ -63,8 +63,6 @@ def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
             draft.put(f"resources.{key}", value)
         elif key in _SLURM:
             draft.put(f"slurm.{key}", str(value))
-        elif key in _PER and "mem_gb" in known:
-            draft.leave(f"{key} {value}: resources.mem_gb is the memory of a node.")
         elif key in _PER:
             draft.item("slurm.extra", key.replace("_", "-"), str(value))
         elif isinstance(value, int) and value != (smallest_count(str(known.get("gpus_per_node"))) or 1):
@@ -72,6 +70,12 @@ def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
     _put_per_gpu(draft, given)
     for name, value in _mapping(given.get("additional_parameters")).items():
         _put_additional(draft, name, value)
+    if "resources.mem_gb" in draft.values:
+        for option in ("mem-per-cpu", "mem-per-gpu"):
+            if (value := draft.values.get("slurm.extra", {}).pop(option, None)) is not None:
+                draft.leave(f"{option.replace('-', '_')} {value}: resources.mem_gb is the memory of a node.")
+        if not draft.values.get("slurm.extra", True):
+            del draft.values["slurm.extra"]
     setup = given.get("setup") or []
     for line in setup if isinstance(setup, list) else [setup]:
         draft.add("environment.setup", str(line))

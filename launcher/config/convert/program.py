@@ -10,7 +10,7 @@ from launcher.config.convert.directives import smallest_count
 from launcher.config.convert.draft import literal
 from launcher.config.convert.launch import Launch
 from launcher.config.convert.script_draft import ScriptDraft
-from launcher.config.convert.script_environment import put_variable
+from launcher.config.convert.script_environment import pass_variable, put_variable
 from launcher.config.convert.shell_script import Command
 from launcher.config.convert.shell_variables import Piece, Ref, ShellWord, source, written_pieces
 from launcher.config.convert.starters import notes_on_settings
@@ -133,7 +133,7 @@ def _without_secrets(script: ScriptDraft, words: list[ShellWord]) -> list[ShellW
             name, value = "a secret", text
         script.keep_secret(value)
         for found in re.findall(r"\$\{?([A-Za-z_]\w*)", value):
-            script.add("environment.pass", found)
+            pass_variable(script, found)
         script.leave(f"{name} in args: a secret; the program must read it from its environment (environment.pass).")
     return result
 

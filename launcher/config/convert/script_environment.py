@@ -79,7 +79,7 @@ def put_variable(script: ScriptDraft, name: str, value: Sequence[Piece], command
         script.leave(f"{name}: SLURM or the launcher sets variables of such a name; it is left out.")
     elif secret_name(name):
         script.keep_secret(text)
-        _pass(script, name)
+        pass_variable(script, name)
         script.leave(f"the value of {name}: a secret; export it before you submit.")
     elif command.nested:
         script.leave(f"{command.place}: export {name}.")
@@ -91,7 +91,7 @@ def put_variable(script: ScriptDraft, name: str, value: Sequence[Piece], command
         _remove(script, name)
         script.item("environment.variables", name, literal(text))
     elif list(value) == [Ref(f"${name}", name)]:
-        _pass(script, name)
+        pass_variable(script, name)
     else:
         line = f"export {name}={_quoted(value)}"
         local = any(isinstance(piece, Ref) and piece.local for piece in value)
@@ -102,7 +102,8 @@ def put_variable(script: ScriptDraft, name: str, value: Sequence[Piece], command
             script.add("environment.setup", literal(line))
 
 
-def _pass(script: ScriptDraft, name: str) -> None:
+def pass_variable(script: ScriptDraft, name: str) -> None:
+    """Have a variable copied from the environment of submit, unless the script gives it a value."""
     if name not in script.values.get("environment.variables", {}):
         script.add("environment.pass", name)
 
@@ -240,6 +241,6 @@ def read_login(script: ScriptDraft, command: Command) -> bool:
     for word in words[words.index("login") + 1 :]:
         if len(word) >= 8 and not re.match(r"--[a-z-]+$|https?:", word):
             script.keep_secret(word.partition("=")[2] if word.startswith("-") else word)
-    _pass(script, name)
+    pass_variable(script, name)
     script.leave(f"{command.place}: {tool} login: export {name} before you submit.")
     return True

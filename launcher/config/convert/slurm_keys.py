@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.config.check.rules import OWNED_OPTIONS
+from launcher.config.check.rules import OWNED_OPTIONS, count_hosts
 from launcher.config.convert.directives import smallest_count
 from launcher.config.convert.draft import Draft, literal
 from launcher.config.document.clock_times import minutes
@@ -26,6 +26,19 @@ def put_slurm(draft: Draft, given: dict[str, str]) -> None:
         key = OWNED_OPTIONS.get(option, "")
         if option not in _DROPPED and option != "array" and not key.startswith("resources."):
             _put(draft, option, value, key)
+    _require_hosts(draft)
+
+
+def _require_hosts(draft: Draft) -> None:
+    """Leave out hosts that sbatch and `plan` refuse: more than nodes, or wanted and excluded."""
+    wanted, excluded = draft.values.get("slurm.nodelist", ""), draft.values.get("slurm.exclude", "")
+    most = int(str(draft.values.get("resources.nodes", 1)).rpartition("-")[2])
+    if (count_hosts(wanted) or 0) > most:
+        draft.leave(f"--nodelist={wanted}: more hosts than nodes.")
+        del draft.values["slurm.nodelist"]
+    elif set(wanted.split(",")) & set(excluded.split(",")) - {""}:
+        draft.leave(f"--exclude={excluded}: one of these hosts is in --nodelist.")
+        del draft.values["slurm.exclude"]
 
 
 def _put(draft: Draft, option: str, value: str, key: str) -> None:
