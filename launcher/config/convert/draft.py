@@ -28,8 +28,8 @@ class Draft:
     values: dict[str, Any] = field(default_factory=dict)
     """By key path; items of ``environment.variables``, ``slurm.extra`` and ``sweep`` are in mappings."""
     comments: dict[str, str] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-    """What was not converted, a sentence each."""
+    left: dict[str, None] = field(default_factory=dict)
+    """What was not converted, a sentence each, in their order."""
     heading: str = "Not converted:"
     secrets: list[str] = field(default_factory=list)
     """Texts that may be nowhere in the job file."""
@@ -52,9 +52,7 @@ class Draft:
 
     def leave(self, sentence: str) -> None:
         """Note what is not converted, once."""
-        sentence = _one_line(sentence)
-        if sentence not in self.left:
-            self.left.append(sentence)
+        self.left[_one_line(sentence)] = None
 
     def text(self) -> str:
         """Return the job file. What no job file may hold is left out, with a note."""

@@ -53,7 +53,7 @@ _MPI_FLAGS = {
 _TWO_VALUES = {"mca", "gmca", "genv", "env"}
 _STARTING = {"horovodrun", "docker", "podman", "enroot", "ray", "lightning", "composer", "colossalai", "torchx"}
 """Programs that may start a training, and are not read."""
-_DEEPEST = 3
+_DEEPEST, _MOST_AROUND = 3, 40
 
 
 @dataclass
@@ -112,8 +112,8 @@ def find_launch(words: Sequence[ShellWord], around: Launch) -> Launch | None:
         shell=None,
     )
     rest: list[ShellWord] | None = list(words)
-    while rest:
-        rest = _peel(rest, launch)
+    for _ in range(_MOST_AROUND):
+        rest = _peel(rest, launch) if rest else None
         if launch.program or launch.shell is not None:
             return launch
     return None

@@ -68,7 +68,7 @@ class ScriptDraft(Draft):
                 "scope": self.scope.copy(),
                 "folder": self.folder,
                 "values": deepcopy(self.values),
-                "left": list(self.left),
+                "left": dict(self.left),
             }
         )
 

@@ -179,7 +179,7 @@ _BLANK = re.compile(r"(?:\\\n|[^\S\n])+|#.*")
 _REDIRECT = re.compile(r"\d*(?:&>>|&>|>>|>&|>\||<<<|<<-?|<>|<&|<|>)")
 _OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|[\n;|&()]|\Z")
 _UNQUOTED = re.compile(r"\\.?|[^\s\\'\"`$;|&()<>]+|\$", re.DOTALL)
-_LONGEST_TEST = 2000
+_LONGEST_TEST, _DEEPEST_TEST = 2000, 20
 _TEST = re.compile(rf"\[\[\s.{{0,{_LONGEST_TEST}}}?\s\]\](?=[\s;&|)]|\Z)", re.DOTALL)
 _SUBSTITUTES = ("<(", ">(")
 
@@ -267,8 +267,10 @@ def _closed(text: str, at: int) -> int:
     depth = 0
     for found in re.compile(r"[()\n]").finditer(text, at, at + _LONGEST_TEST):
         depth += {"(": 1, ")": -1}.get(found[0], 0)
-        if depth == 0 or found[0] == "\n":
-            return found.end() - at if depth == 0 else 0
+        if depth == 0 and found[0] != "\n":
+            return found.end() - at
+        if depth > _DEEPEST_TEST or found[0] == "\n":
+            return 0
     return 0
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from launcher.config.convert import convert
 from launcher.config.document.source import read_yaml
@@ -303,6 +306,29 @@ def test_other_numbers_of_an_array_are_noted(array: str, same: bool) -> None:
     assert ("counts the elements from 0" not in notes) == same
     assert ("environment" in data) == same
     loads(line, f"--array={array}")
+
+
+DIRECTIVES = st.lists(
+    st.sampled_from(["-N 2", "-N 0", "--nodes=4-2", "-n 8", "--gres=gpu:a:4", "--gres=x:1", "--gpus=3", "--gpus-per-node=v:0", "--mem=0",
+                     "--mem-per-gpu=1", "-t 5", "--time=0", "--signal=USR1@400", "--array=1-5", "--array=a", "-C 'a b'", "-w a[1-3]",
+                     "-x b", "-w a,b", "-A 'a b'", "--export=ALL,A=b,T", "--job-name='é é'", "-p ''", "--chdir='${x}'", "--qos=${a}"]),
+    min_size=1, max_size=4,
+).map(" ".join)  # fmt: skip
+PARTS = st.lists(
+    st.sampled_from(["A=", "$A", "${A", "}", "$(", ")", "((", '"', "'", "`", "\n", " ", "export ", "python t.py ", "bash -c ", "<<E", "E",
+                     "for i in ", "; do ", "; done", "srun ", "|", ";", "A=(", "x", "if x; then ", "; fi", " && ", " || ", "cd ", "~/", "${HOME}", "${A:-b}",
+                     "source ", "module load ", "export A=", "*", "[[ ", " ]]", "{ ", "; }", "f() {", "case $A in a) ", ";; esac", "set -a\n",
+                     "--export=ALL,A=b ", "--container-image=", "$SLURM_ARRAY_TASK_ID", "TOKEN=abcdef12345", "$TOKEN", "--token ", "???",
+                     "${run.dir}", "torchrun --nproc-per-node ", "unset A\n", "eval ", "$1", "\x01", "é", "/bin/activate", "wandb login "]),
+    max_size=40,
+).map("".join)  # fmt: skip
+
+
+@examples(300)
+@given(directives=DIRECTIVES, script=PARTS)
+def test_any_script_becomes_a_job_file_that_loads(directives: str, script: str) -> None:
+    """Whatever it holds, nothing of it is in a place or a form that no job file may have."""
+    loads(f"{script}\npython t.py $A", directives)
 
 
 REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
