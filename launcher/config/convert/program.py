@@ -21,9 +21,12 @@ from launcher.redact import redact_words, secret_name
 def put_program(script: ScriptDraft, launch: Launch | None, folder: str | None) -> None:
     """Write what the training runs; ``folder`` is the working directory where no launch tells it."""
     if launch is None:
-        said = "launcher init does not know what" if script.unclear else "the script starts no Python program; write"
-        said = f"{said} the script starts; write" if script.unclear else said
-        script.put("script", "train.py", f"{said} the name of yours here")
+        said = (
+            "launcher init does not know what the script starts"
+            if script.unclear
+            else "the script starts no Python program"
+        )
+        script.put("script", "train.py", f"{said}; write the name of yours here")
         _put_folder(script, folder)
         return
     _put_script(script, launch)
@@ -134,7 +137,7 @@ def _without_secrets(script: ScriptDraft, words: list[ShellWord]) -> list[ShellW
         script.keep_secret(value)
         for found in re.findall(r"\$\{?([A-Za-z_]\w*)", value):
             pass_variable(script, found)
-        script.leave(f"{name} in args: a secret; the program must read it from its environment (environment.pass).")
+        script.leave(f"{name} in args: a secret; have the program read it from its environment, by environment.pass.")
     return result
 
 

@@ -208,7 +208,7 @@ def _in_shell(script: ScriptDraft, command: Command, launch: Launch) -> None:
 
 def _leave_unclear(script: ScriptDraft, shown: str, *, unclear: bool) -> None:
     script.leave(
-        f"{shown}: launcher init does not know what it starts; see script and args." if unclear else f"{shown}."
+        f"{shown}: launcher init does not know what this starts; see script and args." if unclear else f"{shown}."
     )
 
 

@@ -133,7 +133,7 @@ SETTINGS: dict[str, str] = {
     "accelerate launch --num_processes $N t.py": "accelerate --num-processes $N: set resources.tasks_per_node",
     "torchrun --rdzv_conf join_timeout=1200,timeout=900 t.py": "set distributed.init_timeout_min: 20",
     "torchrun --signals-to-handle SIGUSR1 t.py": "torchrun --signals-to-handle SIGUSR1",
-    "torchrun --no-python ./run.sh a": "does not know what it starts",
+    "torchrun --no-python ./run.sh a": "does not know what this starts",
     "python -m torch.distributed.launch t.py": "it must read LOCAL_RANK",
     "deepspeed --include a:0 t.py": "deepspeed --include a:0",
     "srun --distribution=cyclic python t.py": "srun --distribution=cyclic",
@@ -240,7 +240,7 @@ LEFT: dict[str, tuple[str, str]] = {
     ),
     "a command after the training": ("python t.py; cp a b", "cp a b: it comes after the training"),
     "a function that nothing calls": ("f() { cp a b; }; python t.py", "the function f is not called"),
-    "a script in another file": ("srun bash run.sh; python -c 1", "launcher init does not know what it starts"),
+    "a script in another file": ("srun bash run.sh; python -c 1", "launcher init does not know what this starts"),
     "a name of the launcher's": ("export LAUNCHER_ARGS=a; python t.py", "LAUNCHER_ARGS: SLURM or the launcher sets"),
     "a name of SLURM's": ("export SBATCH_A=a TORCHELASTIC_B=b; python t.py", "TORCHELASTIC_B: SLURM or the launcher sets"),
     "an environment in a branch": ("[ x ] && source e/bin/activate; python t.py", "set environment.python"),
@@ -316,7 +316,8 @@ DIRECTIVES = st.lists(
 ).map(" ".join)  # fmt: skip
 PARTS = st.lists(
     st.sampled_from(["A=", "$A", "${A", "}", "$(", ")", "((", '"', "'", "`", "\n", " ", "export ", "python t.py ", "bash -c ", "<<E", "E",
-                     "for i in ", "; do ", "; done", "srun ", "|", ";", "A=(", "x", "if x; then ", "; fi", " && ", " || ", "cd ", "~/", "${HOME}", "${A:-b}",
+                     "for i in ", "; do ", "; done", "srun ", "|", ";", "A=(", "x",
+                     "if x; then ", "; fi", " && ", " || ", "cd ", "~/", "${HOME}", "${A:-b}",
                      "source ", "module load ", "export A=", "*", "[[ ", " ]]", "{ ", "; }", "f() {", "case $A in a) ", ";; esac", "set -a\n",
                      "--export=ALL,A=b ", "--container-image=", "$SLURM_ARRAY_TASK_ID", "TOKEN=abcdef12345", "$TOKEN", "--token ", "???",
                      "${run.dir}", "torchrun --nproc-per-node ", "unset A\n", "eval ", "$1", "\x01", "é", "/bin/activate", "wandb login "]),
