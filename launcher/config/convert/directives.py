@@ -95,7 +95,7 @@ def options(words: list[str], *, srun: bool = False) -> tuple[dict[str, str], li
             break
         if word.startswith("--"):
             name, joined, value = word[2:].partition("=")
-            name = name if srun else long_name(name)
+            name = name.replace("_", "-") if srun else long_name(name)
         else:
             name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
             joined = value

@@ -96,7 +96,8 @@ class Launch:
     @property
     def weight(self) -> int:
         """How surely this is the training: larger is surer."""
-        return {"srun": 2, "python": 0}.get(self.kind, 3) + self.under_srun
+        alone = self.kind == "srun" and self.srun.get("ntasks") == "1"
+        return {"srun": 0 if alone else 2, "python": 0}.get(self.kind, 3) + self.under_srun
 
 
 def find_launch(words: Sequence[ShellWord], around: Launch) -> Launch | None:

@@ -204,7 +204,7 @@ def _add_setup(script: ScriptDraft, command: Command) -> None:
     elif command.nested:
         raw = ""
     line = " ".join(script.scope.fill(raw).replace("\\\n", " ").split("\n")).strip()
-    line = _from_here(script, line, command)
+    line = _from_here(script, line)
     if not line or "\n" in raw.replace("\\\n", "") or not script.means_the_same_on_nodes(line):
         script.leave(f"{command.place}: {script.short(command.raw)}.")
     else:
@@ -221,14 +221,17 @@ def _only_prepares(command: Command) -> bool:
     )
 
 
-def _from_here(script: ScriptDraft, line: str, command: Command) -> str:
+def _from_here(script: ScriptDraft, line: str) -> str:
     """Return a line that names a file relative to where the script is, for the directory of the submission; "" where that is not known."""
-    found = re.fullmatch(r"(source|\.) ([\w./+-]+)(.*)", line)
-    if script.folder == "" or not found or found[2].startswith("/"):
+    if not script.folder and script.folder is not None:
         return line
-    if script.folder is None or "$" in script.folder:
+    if not re.search(r"(?:^|[\s;&|{])(?:source|\.) ", line) or re.match(r"(?:source|\.) [\"']?[/$~`]", line):
+        return line
+    found = re.fullmatch(r"(source|\.) ([\"']?)([\w./+-]+)\2( .*)?", line)
+    if not found or script.folder is None or "$" in script.folder:
         return ""
-    return f"{found[1]} {posixpath.normpath(posixpath.join(script.folder, found[2]))}{found[3]}"
+    path = posixpath.normpath(posixpath.join(script.folder, found[3]))
+    return f"{found[1]} {found[2]}{path}{found[2]}{found[4] or ''}"
 
 
 def read_login(script: ScriptDraft, command: Command) -> bool:

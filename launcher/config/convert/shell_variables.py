@@ -52,6 +52,7 @@ _NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)|\$\(\((.*?)\)\)", re.DOTALL)
 _PATTERN = re.compile(r"[*?]|\[[^\[\]]+\]|\{[^{}]{0,99}(?:,|\.\.)[^{}]{0,99}\}")
 _BARE = re.compile(r"[\w@%+=:,./ -]*")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+_PWD = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`")
 _DEEPEST = 20
 _Part = tuple[Piece, bool, bool]
 
@@ -194,6 +195,8 @@ class Scope:
         """Return the value of ``$NAME``, ``${NAME:-default}``, ``$((1 + 2))`` or ``$(command)``."""
         if text.startswith("$((") and text.endswith("))"):
             return [self.arithmetic(text)]
+        if _PWD.fullmatch(text):
+            return self._value("PWD", "$PWD")
         if text.startswith(("$(", "`")):
             return [self._later(text)]
         if not text.startswith("${"):

@@ -49,6 +49,7 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "an array": ("A=(b 'c d'); python t.py \"${A[@]}\" $A", ["b", "c d", "b"]),
     "the arguments of a function": ('f() { python t.py $1 "$@"; }; f a b', ["a", "a", "b"]),
     "the folder": ("cd s; python t.py $PWD/x $SLURM_SUBMIT_DIR/y", ["/pwd/s/x", "/pwd/y"]),
+    "the folder by a command": ("D=`pwd`; cd s; python t.py $D/x $(pwd)/y", ["/pwd/x", "/pwd/s/y"]),
     "text that looks like a key": ("python t.py '${foo}' 'a\\${b}' '\\\\'$HOME", ["${foo}", "a\\${b}", "\\\\/home"]),
     "text with a backslash before a variable": ("python t.py 'a\\'\"$HOME\"", ["a\\/home"]),
     "arithmetic": ("N=3; python t.py $((N * 2))", [6]),
@@ -109,6 +110,7 @@ PROGRAMS: dict[str, tuple[str, list[str | int]]] = {
     "$(which python) t.py a": ("t.py", ["a"]),
     "python $(which torchrun) --nproc_per_node 2 t.py a": ("t.py", ["a"]),
     "srun ./t.py a": ("t.py", ["a"]),
+    "srun -n1 python p.py; srun -n4 --cpu_bind=none python t.py a; srun -n1 python e.py": ("t.py", ["a"]),
     "srun -W 0 python t.py a : python other.py": ("t.py", ["a"]),
     "if ! srun python t.py a; then echo failed; fi": ("t.py", ["a"]),
     "srun bash -c 'source e.sh && exec python t.py a'": ("t.py", ["a"]),
@@ -214,6 +216,8 @@ ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a variable that is taken away": ("unset LD_PRELOAD\nenv -u X python t.py", {"setup": ["unset LD_PRELOAD", "unset X"]}),
     "what comes after the training": ("export A=1\npython t.py\nexport A=2 B=3\nmodule load x", {"variables": {"A": "1"}}),
     "a subshell": ("(export A=1; make)\n(export B=1; python t.py)", {"variables": {"B": "1"}}),
+    "an absolute file": ("cd s\nsource /e.sh\n. $B/f.sh\nmodule load x\npython t.py", {
+        "setup": ["source /e.sh", ". $B/f.sh", "module load x"]}),
     "a file beside the script": ("cd s\nsource e.sh\nsource venv/bin/activate\npython t.py", {
         "setup": ["source s/e.sh"], "python": "s/venv/bin/python"}),
 }  # fmt: skip
@@ -243,6 +247,8 @@ LEFT: dict[str, tuple[str, str]] = {
     "a script in another file": ("srun bash run.sh; python -c 1", "launcher init does not know what this starts"),
     "a name of the launcher's": ("export LAUNCHER_ARGS=a; python t.py", "LAUNCHER_ARGS: SLURM or the launcher sets"),
     "a name of SLURM's": ("export SBATCH_A=a TORCHELASTIC_B=b; python t.py", "TORCHELASTIC_B: SLURM or the launcher sets"),
+    "a file below a folder that is not known": ("cd $TMPDIR; source e.sh; python t.py", "source e.sh"),
+    "a condition on a file elsewhere": ("cd s; [ -f e.sh ] && source e.sh; python t.py", "source e.sh"),
     "an environment in a branch": ("[ x ] && source e/bin/activate; python t.py", "set environment.python"),
     "a number of each rank": ("srun bash -c 'export A=$SLURM_PROCID; python t.py'", "export A=$SLURM_PROCID"),
 }  # fmt: skip
