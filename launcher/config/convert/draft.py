@@ -17,6 +17,7 @@ from launcher.redact import redact
 
 _WIDTH = 110
 _LONGEST = 500
+_LONG_SECRET = 8
 _ORDER = [key_name(f) for f in dataclasses.fields(Job)]
 
 
@@ -96,12 +97,12 @@ class Draft:
 
     def _refused(self, path: str, value: Any) -> bool:
         """Tell whether a job file may not hold this, and say so."""
-        if not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
             return False
-        said = wrong_text(path, value)
-        if value == "???":
+        said = wrong_text(path, text := str(value))
+        if text == "???":
             said = "??? stands for a value that must be set"
-        elif any(secret in value for secret in self.secrets) or _sets_secret(path, value):
+        elif any(_holds(text, secret) for secret in self.secrets) or _sets_secret(path, text):
             said = "holds a secret; export it before you submit, and list its name under environment.pass"
         if said:
             self.leave(f"{path}: {said}.")
@@ -124,6 +125,11 @@ class Draft:
 def literal(text: str) -> str:
     """Return text from outside as a value of a job file: ``${x}`` in it is no reference to the job's keys."""
     return re.sub(r"(\\*)\$\{", lambda found: f"{found[1] * 2}\\${{", text)
+
+
+def _holds(text: str, secret: str) -> bool:
+    """Tell whether a secret is in a text; a short one is in many words by chance."""
+    return text == secret or (len(secret) >= _LONG_SECRET and secret in text)
 
 
 def _sets_secret(path: str, value: str) -> bool:

@@ -11,6 +11,7 @@ from launcher.config.convert.shell_variables import Piece, ShellWord
 from launcher.config.convert.starters import STARTERS, STARTING_MODULES
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+_PYTHON_HARMLESS = ("-u", "-B", "-s", "-q")
 _WHICH = re.compile(r"(?:\$\(|`)(?:which|command -v|type -p) ([\w./-]+)(?:\)|`)")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _CONTAINERS = ("singularity", "apptainer")
@@ -173,8 +174,9 @@ def _srun(words: list[ShellWord], launch: Launch) -> list[ShellWord]:
 def _shell(words: list[ShellWord], launch: Launch) -> list[ShellWord] | None:
     """Take the commands of ``bash -c "..."``; a script in another file is not read."""
     while words and re.fullmatch(r"-[a-z]+|--(?:login|noprofile|norc)", words[0].text):
-        is_text = not words[0].text.startswith("--") and "c" in words[0].text
-        words = words[1:]
+        option = words[0].text
+        is_text = not option.startswith("--") and "c" in option
+        words = words[1 + (option.endswith("o") and not option.startswith("--")) :]  # -euo pipefail
         if is_text:
             if words and launch.depth < _DEEPEST:
                 launch.shell = words[0].text
@@ -255,6 +257,8 @@ def _beside(path: ShellWord, name: str) -> tuple[Piece, ...]:
 def _python(path: ShellWord | None, words: list[ShellWord], launch: Launch) -> list[ShellWord] | None:
     launch.python = path.pieces if path is not None else launch.python
     while words and re.fullmatch(r"-[^mc-].*|--[a-z].*", words[0].text):
+        if words[0].text not in _PYTHON_HARMLESS:
+            launch.wrappers.append(f"python {words[0].text}")
         words = words[2 if words[0].text in ("-X", "-W", "--check-hash-based-pycs") else 1 :]
     text = words[0].text if words else ""
     if text == "-m" and len(words) > 1:

@@ -113,6 +113,7 @@ PROGRAMS: dict[str, tuple[str, list[str | int]]] = {
     "srun -n1 python p.py; srun -n4 --cpu_bind=none python t.py a; srun -n1 python e.py": ("t.py", ["a"]),
     "srun -W 0 python t.py a : python other.py": ("t.py", ["a"]),
     "if ! srun python t.py a; then echo failed; fi": ("t.py", ["a"]),
+    "srun bash -euo pipefail -c 'python t.py a'": ("t.py", ["a"]),
     "srun bash -c 'source e.sh && exec python t.py a'": ("t.py", ["a"]),
 }
 
@@ -141,6 +142,7 @@ SETTINGS: dict[str, str] = {
     "srun --distribution=cyclic python t.py": "srun --distribution=cyclic",
     "srun --nodes=3 python t.py": "srun --nodes=3: the job has 1",
     "srun python a.py : python b.py": "behind a lone ':'",
+    "python -O t.py": "python -O around the program",
     "timeout 1h python t.py": "timeout around the program",
 }
 
@@ -263,6 +265,16 @@ def test_what_is_not_certain_is_left(case: str) -> None:
     assert note in notes
     assert "environment" not in data
     loads(script)
+
+
+def test_what_only_shows_something_is_dropped() -> None:
+    """Neither a line of setup nor a note is made of it."""
+    script = (
+        "conda deactivate; conda info; conda list; env; nvidia-smi; srun hostname; python --version; command -v x; pwd"
+    )
+
+    assert made_of(f"{script}\npython t.py")[0] == {"script": "t.py", "resources": {"nodes": 1}}
+    assert "Not converted" not in made_of(f"{script}\npython t.py")[1]
 
 
 @pytest.mark.parametrize("script", ["bash run.sh", "f() { cp a b; python t.py; }; f", "python t.py; cp a b"])
@@ -414,6 +426,13 @@ def test_a_secret_of_a_script_is_nowhere_in_the_job_file(case: str) -> None:
     """Neither in a key nor in a comment."""
     assert "hunter2" not in convert(f"#SBATCH --nodes=1\n{SECRETS[case]}\n", "x.sbatch")
     loads(SECRETS[case])
+
+
+def test_a_short_secret_takes_no_other_word_away() -> None:
+    """A password of four letters may be a part of ordinary words."""
+    assert made_of("export DB_PASSWORD=test PIN_TOKEN=12345678\npython test.py --a test --b 12345678")[0] == {
+        "script": "test.py", "args": ["--a", "--b"], "resources": {"nodes": 1},
+        "environment": {"pass": ["DB_PASSWORD", "PIN_TOKEN"]}}  # fmt: skip
 
 
 def test_a_secret_of_a_directive_is_nowhere_in_the_job_file() -> None:
