@@ -32,17 +32,19 @@ _LAUNCHES = re.compile(r"\s*(?:srun|torchrun|accelerate|python3?|deepspeed)\s")
 def read_export(script: ScriptDraft, command: Command) -> None:
     """Convert ``export NAME=value``; ``declare`` without -x only assigns."""
     exported = command.words[0] == "export" or any(re.match(r"-\w*x", word) for word in command.words[1:])
+    keep_line = False
     for word in command.words[1:]:
         name, equals, _ = word.partition("=")
         if word.startswith("-"):
             continue
         if not re.fullmatch(r"[A-Za-z_]\w*\+?", name):
-            if exported:
-                _add_setup(script, command)
+            keep_line = exported  # such as $(cat .env)
             continue
         assign(script, word if equals else "", command, exported=exported)
         if not equals and exported:
             put_variable(script, name, script.scope.known.get(name, [Ref(f"${name}", name)]), command)
+    if keep_line:
+        _add_setup(script, command)
 
 
 def assign(script: ScriptDraft, word: str, command: Command, *, exported: bool) -> None:
