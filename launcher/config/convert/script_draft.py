@@ -51,6 +51,8 @@ class ScriptDraft(Draft):
     """The training has been read: what comes later is no preparation of it."""
     folder: str | None = ""
     """The working directory, relative to the one of the submission; None: not known."""
+    exported: set[str] = field(default_factory=lambda: {"PATH"})
+    """Variables that programs get: an assignment changes them there, too."""
     exports_all: bool = False
     """After ``set -a``."""
     rendezvous: list[str] = field(default_factory=list)

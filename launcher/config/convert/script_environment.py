@@ -33,6 +33,9 @@ def read_export(script: ScriptDraft, command: Command) -> None:
     """Convert ``export NAME=value``; ``declare`` without -x only assigns."""
     exported = command.words[0] == "export" or any(re.match(r"-\w*x", word) for word in command.words[1:])
     keep_line = False
+    if any(re.match(r"-\w*[fn]", word) for word in command.words[1:]) and command.words[0] == "export":
+        script.leave(f"{command.place}: {script.short(command.raw)}.")
+        return
     for word in command.words[1:]:
         name, equals, _ = word.partition("=")
         if word.startswith("-"):
@@ -53,9 +56,14 @@ def assign(script: ScriptDraft, word: str, command: Command, *, exported: bool) 
     if not name:
         return
     scope, name = script.scope, name.removesuffix("+")
+    exported = exported or name in script.exported
     line = f"export {name}="
     shown = None
-    if exported and any(setup.startswith(line) for setup in script.values.get("environment.setup", [])):
+    if (
+        exported
+        and name in scope.known
+        and any(setup.startswith(line) for setup in script.values.get("environment.setup", []))
+    ):
         outside = scope.copy()  # its value so far is set by a line of setup: this one builds on that
         outside.known.pop(name, None)
         outside.assigned.discard(name)
@@ -66,13 +74,18 @@ def assign(script: ScriptDraft, word: str, command: Command, *, exported: bool) 
         script.keep_secret(plain(value))
     if exported and value is not None:
         put_variable(script, name, shown or value, command)
+    elif name.endswith("PATH") and value is not None and Ref(f"${name}", name) in value:
+        script.leave(
+            f"{command.place}: {script.short(word)}: it counts where it is exported before; see environment.setup."
+        )
     if command.nested:
         scope.forget(name)
 
 
 def put_variable(script: ScriptDraft, name: str, value: Sequence[Piece], command: Command) -> None:
     """Convert an exported variable: a value, a secret's name, a line of setup, or one that the launcher sets."""
-    if _LAUNCHES.match(source(value)) or name == "CMD":
+    script.exported.add(name)
+    if _LAUNCHES.match(source(value)) or (name == "CMD" and ".py" in source(value)):
         return  # a part of the launch line, already read
     text = plain(value)
     if _RENDEZVOUS.fullmatch(name):

@@ -46,9 +46,12 @@ def _read(script: ScriptDraft, command: Command, around: Launch) -> None:
     elif command.kind == "for":
         for name in words:
             script.scope.forget(name)
+    elif all(_ASSIGNMENT.fullmatch(word) for word in words) and script.done:
+        for word in words:
+            script.scope.assign(*word.split("=", 1))
     elif all(_ASSIGNMENT.fullmatch(word) for word in words):
         for word in words:
-            assign(script, word, command, exported=script.exports_all and not script.done)
+            assign(script, word, command, exported=script.exports_all)
     elif words[0] in script.functions:
         _call(script, command, around)
     elif not _sets_variables(script, command):

@@ -216,6 +216,8 @@ ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "conda's path": ("conda run -p /e python t.py", {"python": "/e/bin/python"}),
     "a variable that is passed and set": ("export A\nexport A=1\nexport A\npython t.py", {"variables": {"A": "1"}}),
     "a variable that is taken away": ("unset LD_PRELOAD\nenv -u X python t.py", {"setup": ["unset LD_PRELOAD", "unset X"]}),
+    "a variable that is exported and set again": ("export A=1; A=2; PATH=/x:$PATH; B=3\npython t.py\nA=4", {
+        "variables": {"A": "2"}, "setup": ['export PATH="/x:$PATH"']}),
     "what comes after the training": ("export A=1\npython t.py\nexport A=2 B=3\nmodule load x", {"variables": {"A": "1"}}),
     "a subshell": ("(export A=1; make)\n(export B=1; python t.py)", {"variables": {"B": "1"}}),
     "an absolute file": ("cd s\nsource /e.sh\n. $B/f.sh\nmodule load x\npython t.py", {
@@ -251,6 +253,8 @@ LEFT: dict[str, tuple[str, str]] = {
     "a name of SLURM's": ("export SBATCH_A=a TORCHELASTIC_B=b; python t.py", "TORCHELASTIC_B: SLURM or the launcher sets"),
     "a file below a folder that is not known": ("cd $TMPDIR; source e.sh; python t.py", "source e.sh"),
     "a condition on a file elsewhere": ("cd s; [ -f e.sh ] && source e.sh; python t.py", "source e.sh"),
+    "a path that is not exported": ("PYTHONPATH=/x:$PYTHONPATH; python t.py", "it counts where it is exported before"),
+    "a function for other shells": ("f() { :; }; export -f f; f; python t.py", "export -f f"),
     "an environment in a branch": ("[ x ] && source e/bin/activate; python t.py", "set environment.python"),
     "a number of each rank": ("srun bash -c 'export A=$SLURM_PROCID; python t.py'", "export A=$SLURM_PROCID"),
 }  # fmt: skip
