@@ -162,9 +162,7 @@ def _put_sweep(draft: Draft, hydra: dict[str, Any], launcher: dict[str, Any]) ->
             sweep["array_parallelism"] = launcher["array_parallelism"]
         draft.put("sweep", sweep)
     elif launcher.get("array_parallelism") is not None:
-        draft.leave(
-            f"array_parallelism {launcher['array_parallelism']}: set sweep.array_parallelism beside the values of a sweep."
-        )
+        draft.leave(f"array_parallelism {launcher['array_parallelism']}: set it under sweep, beside the values.")
 
 
 def _values(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What reading an sbatch script has found so far: the job file, the shell's variables and folder, the programs that it starts."""
+"""What reading an sbatch script has found so far: values of the job file, the shell's state, the programs it starts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ScriptDraft(Draft):
         )
 
     def leave_subshell(self, *, forget: bool = False) -> None:
-        """Return to what was known before a subshell, but for what the training inside it needs. ``forget``: also the notes."""
+        """Return to what was known before a subshell, but for what the training inside needs. ``forget``: notes, too."""
         if not self.outside:
             return
         before = self.outside.pop()
@@ -99,7 +99,7 @@ class ScriptDraft(Draft):
     # --- values that are known later ---
 
     def job_text(self, pieces: Sequence[Piece]) -> tuple[str, list[Ref]]:
-        """Return a word as a value of a job file, and the parts of it that no job file can name. No shell reads the value."""
+        """Return a word as a value of a job file, which no shell reads, and the parts that no job file can name."""
         text, unknown = "", []
         for piece in pieces:
             if isinstance(piece, str):
@@ -126,7 +126,7 @@ class ScriptDraft(Draft):
         return f"${{oc.env:{name},'{default}'}}"
 
     def means_the_same_on_nodes(self, text: str, *, each_rank: bool = False) -> bool:
-        """Tell whether shell text may run on each node: not with arguments of the script, a rank, or a number that is another's here."""
+        """Tell whether shell text may run on each node: it has no argument of the script, no rank, no other number."""
         if self.scope.needs_own(text) or re.search(r"\$\{?[1-9@*#](?![\w])", text):
             return False
         if self.renumbered and _ARRAY_ID in text:
@@ -150,7 +150,7 @@ class ScriptDraft(Draft):
         return self.folder is not None
 
     def path_from_here(self, path: str) -> str | None:
-        """Return a path relative to the directory of the submission, as a job file has it; None when that is not known."""
+        """Return a path as a job file has it, relative to the directory of the submission; None: not known."""
         path = posixpath.normpath(path)
         if path == _HERE or path.startswith(_HERE + "/"):
             path = posixpath.normpath(path.removeprefix(_HERE).lstrip("/") or ".")

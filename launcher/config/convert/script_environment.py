@@ -237,7 +237,7 @@ def _only_prepares(command: Command) -> bool:
 
 
 def _from_here(script: ScriptDraft, line: str) -> str:
-    """Return a line that names a file relative to where the script is, for the directory of the submission; "" where that is not known."""
+    """Return a line with a file it sources named from the directory of the submission; "": that is not known."""
     if not script.folder and script.folder is not None:
         return line
     if not re.search(r"(?:^|[\s;&|{])(?:source|\.) ", line) or re.match(r"(?:source|\.) [\"']?[/$~`]", line):

@@ -1,4 +1,4 @@
-"""Read as much of the shell as sbatch scripts use: commands, quotes, branches, functions, here documents. Nothing is run."""
+"""Read the shell's grammar as far as sbatch scripts use it: commands, quotes, branches, functions. Nothing is run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Command:
     end: str = ""
     """The operator behind it."""
     kind: str = ""
-    """``for`` sets the one word in a loop; ``function`` is named by it; ``(`` and ``)`` enclose a subshell; "" is a command."""
+    """``for`` sets its one word in a loop, ``function`` is named by it, ``(`` and ``)`` enclose a subshell; "": a command."""
     nested: str = ""
     """Where it runs perhaps, or more than once: ``in a branch``; "" runs once."""
     body: list[Command] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the words of a shell script stand for: quotes, variables, arrays, arithmetic. What only a run of it tells stays as it is written."""
+"""What the words of a shell script stand for. What only a run of the script tells stays as it is written."""
 
 from __future__ import annotations
 

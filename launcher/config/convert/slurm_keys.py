@@ -77,7 +77,7 @@ def _signal(draft: Draft, value: str) -> None:
 
 
 def put_array(draft: Draft, value: str) -> bool:
-    """Convert simple ranges and lists to a sweep over ``params.array_task_id``; tell whether its numbers are SLURM's here, too."""
+    """Convert a range or list to a sweep over ``params.array_task_id``; tell whether SLURM's numbers are the same here."""
     text, _, most = value.partition("%")
     values: list[int] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""The options of torchrun, accelerate and deepspeed: which take no value, and what of them a job file says or leaves out."""
+"""The options of torchrun, accelerate and deepspeed: which take no value, and which of them a job file leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A converted script keeps its meaning: what is not certain is left with a note, and every job file is one that loads."""
+"""A converted script keeps its meaning: what is not certain is left with a note, and every job file loads."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_the_code_is_where_the_program_ran(script: str) -> None:
     ("array", "same"), [("0-3", True), ("5-8", False), ("0-8:2", False), ("3", False), ("0,2", False)]
 )
 def test_other_numbers_of_an_array_are_noted(array: str, same: bool) -> None:
-    """The elements are numbered from 0 here: a script's other numbers come as a parameter, and never as a line of setup."""
+    """The elements are numbered from 0 here: other numbers come as a parameter, and never as a line of setup."""
     line = "export N=$SLURM_ARRAY_TASK_ID\npython t.py ${SLURM_ARRAY_TASK_ID:-0}"
     data, notes = made_of(line, f"--array={array}")
 
