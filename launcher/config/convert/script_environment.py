@@ -32,6 +32,7 @@ _LAUNCHES = re.compile(r"\s*(?:srun|torchrun|accelerate|python3?|deepspeed)\s")
 def read_export(script: ScriptDraft, command: Command) -> None:
     """Convert ``export NAME=value``; ``declare`` without -x only assigns."""
     exported = command.words[0] == "export" or any(re.match(r"-\w*x", word) for word in command.words[1:])
+    exported = exported and not script.done
     keep_line = False
     if any(re.match(r"-\w*[fn]", word) for word in command.words[1:]) and command.words[0] == "export":
         script.leave(f"{command.place}: {script.short(command.raw)}.")

@@ -83,6 +83,8 @@ def _sets_variables(script: ScriptDraft, command: Command) -> bool:
     elif first == ":":
         for word in words[1:]:
             scope.expand(word)  # ${NAME:=value} sets it
+            for name in re.findall(r"\$\{(\w+):?=", word) if command.nested else ():
+                scope.forget(name)
     else:
         return first.startswith("[[")
     return True

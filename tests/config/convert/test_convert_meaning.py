@@ -73,6 +73,7 @@ NOTED: dict[str, tuple[str, str]] = {
     "a branch": ("if x; then A=1; else A=2; fi; python t.py $A", "$A in args: the script sets it while it runs"),
     "a condition": ("A=1; [ x ] && A=2; python t.py $A", "$A in args"),
     "an alternative": ("grep x y || A=2; python t.py $A", "$A in args"),
+    "a default that a branch sets": ("if x; then : ${A:=b}; fi; python t.py $A", "$A in args"),
     "a loop": ("for i in 1 2; do python t.py $i; done", "the training is started there; here it is started once"),
     "its variable": ("for i in 1 2; do python t.py $i; done", "$i in args"),
     "a case": ("case $1 in a) A=1;; *) A=2;; esac; python t.py $A", "$A in args"),
@@ -218,7 +219,7 @@ ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a variable that is taken away": ("unset LD_PRELOAD\nenv -u X python t.py", {"setup": ["unset LD_PRELOAD", "unset X"]}),
     "a variable that is exported and set again": ("export A=1; A=2; PATH=/x:$PATH; B=3\npython t.py\nA=4", {
         "variables": {"A": "2"}, "setup": ['export PATH="/x:$PATH"']}),
-    "what comes after the training": ("export A=1\npython t.py\nexport A=2 B=3\nmodule load x", {"variables": {"A": "1"}}),
+    "what comes after the training": ("export A=1\npython t.py\nexport A=2 B=3; declare -x C=1\nmodule load x", {"variables": {"A": "1"}}),
     "a subshell": ("(export A=1; make)\n(export B=1; python t.py)", {"variables": {"B": "1"}}),
     "an absolute file": ("cd s\nsource /e.sh\n. $B/f.sh\nmodule load x\npython t.py", {
         "setup": ["source /e.sh", ". $B/f.sh", "module load x"]}),
