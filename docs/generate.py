@@ -72,7 +72,7 @@ Made from launcher/report by `make docs`. Keys stay; new ones may come. Times ar
 null is unknown. Numbers that are not finite are the strings "nan", "inf" and "-inf".
 """
 _TABLES = (
-    ("launcher status RUN --json", "One object; a list unless exactly one RUN is named.", summary, "RunSummary", ()),
+    ("launcher status RUN --json", "One object; a list unless exactly one RUN is named that is no sweep.", summary, "RunSummary", ()),
     ("ledger of status", "Where the time went, over all attempts; also `total_s` and `goodput` (useful / total).", ledger,
      "Ledger", ("segments",)),
     ("advice of status", "What the run's own history recommends; null where it tells too little.", ledger, "Advice", ()),

@@ -75,7 +75,9 @@ def _living(given: dict[str, Any]) -> tuple[History, RunSummary]:
     """A run as a reader sees it, with what its history tells."""
     values = dict(given)
     events = [_event(each) for each in values.pop("events", [])]
-    return History(RunPaths(Path("runs") / _RUN), events=events, state={"attempt": 2}), _summary(**values)
+    h = History(RunPaths(Path("runs") / _RUN), events=events, state={"attempt": 2})
+    vars(h)["checkpoints"] = values.pop("checkpoints", [])  # of a folder that is not there
+    return h, _summary(**values)
 
 
 def _statuses() -> list[str]:

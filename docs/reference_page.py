@@ -28,7 +28,8 @@ Values come, the weakest first, from `/etc/launcher/site.yaml`, the profile that
 and `key=null` unsets an optional key. Every fault is reported at once, as `file:line:column: key.path: what is wrong`.
 
 `${params.x}` stands for another key of the job, `${oc.env:USER}` for an environment variable (never a secret:
-`environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\\\${` writes `${` itself.
+`environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\${` writes `${` itself
+(`\\\\${` in double quotes).
 Clock times and numbers with leading zeros need quotes.
 """
 

@@ -13,7 +13,7 @@ import click
 from launcher.cli._terminal import harmless, real_output
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.report.formats import metric_list
-from launcher.report.model.history import as_dict, read_events
+from launcher.report.model.history import EventFile, as_dict
 from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.paths import RunPaths
@@ -37,14 +37,14 @@ class _Follower:
     """Prints a run's new events at each look; on a terminal with a progress bar below them."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
+        self._paths, self._events = paths, EventFile(paths.events)
         self._seen = 0
         self._progress = _progress() if sys.stdout.isatty() else None
         self._task: TaskID | None = None
 
     def look(self) -> None:
         """Print new events and redraw the bar."""
-        events = read_events(self._paths.events)
+        events = self._events.read()
         for event in events[self._seen :]:
             if not isinstance(event, _QUIET) and (said := words(event)):
                 line = f"{time.strftime('%H:%M:%S', time.localtime(event.t))}  {said}"

@@ -84,10 +84,11 @@ def _facts(partition: str | None, qos: str | None, profile: SiteProfile, job: Jo
     answer = ask_site() if presence.state == "ready" else ""
     site, silence = (None, answer) if isinstance(answer, str) else (answer, "")
     python = interpreter.find_interpreter(job.environment.python, None, os.environ)
-    there = next(p for p in (runs, *runs.parents) if p.is_dir())
+    there = next(p for p in (runs, *runs.parents) if os.path.lexists(p))
+    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     folder = RunsFolder(
-        shown=tilde(str(runs), os.path.expanduser("~")), writable=os.access(there, os.W_OK | os.X_OK),
-        free_bytes=shutil.disk_usage(there).free, filesystem=_filesystem(there),
+        shown=tilde(str(runs), os.path.expanduser("~")), writable=writable,
+        free_bytes=shutil.disk_usage(there).free if writable else None, filesystem=_filesystem(there),
     )  # fmt: skip
     return SiteFacts(
         presence=presence, site=site, silence=silence, partition=partition, qos=qos, python=python.path,

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -46,34 +47,45 @@ def command(
 
     On a terminal, control characters other than colours and carriage returns are written out; a pipe gets every byte as it is.
     """
-    from launcher.errors import StateError
     from launcher.submission.sweeps.points import single
 
     paths = single(run)
+    asked = {"attempt": attempt, "round": round}
 
     def files() -> list[Path]:
-        return _agent_logs(paths) if agents else _rank_log(paths, rank, attempt, round)
+        return _agent_logs(paths) if agents else _rank_logs(paths, rank, **asked)
 
     found = files()
     if not found and not follow:
-        found = _agent_logs(paths)
-        if agents or not found:
-            if os.path.exists(paths.outcome):
-                raise StateError(f"{paths.id} has no log; launcher why {paths.id} says how it ended")
-            raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} shows what it waits for")
+        _refuse_place(paths, rank, asked, agents)
+        found, agents = _agent_logs(paths), True
         click.echo(f"rank {rank} has no log; these are the logs of the agents:", err=True)
-    out = Objects(paths) if as_json else Bytes()
-    at = dict.fromkeys(found, 0)
-    for path in found:
-        if len(found) > 1 and not as_json:
-            click.echo(f"==> {path.name} <==")
+    out = Objects(paths) if as_json else Sections() if agents and (follow or len(found) > 1) else Bytes()
+    at, shown = dict.fromkeys(found, 0), found if agents else found[-1:]
+    for path in shown:
         try:
             at[path] = _print(path, out, lines=lines)
         except OSError as error:
             click.echo(f"{path}: {error.strerror}", err=True)
     if follow:
-        _follow(paths, files, at, out)
+        _follow(paths, files, at, shown, out)
     out.close()
+
+
+def _refuse_place(paths: RunPaths, rank: int, asked: dict[str, int | None], agents: bool) -> None:
+    """Raise StateError where there is no log to print: of what was asked for, or at all."""
+    from launcher.errors import StateError
+    from launcher.run.units import short_list
+
+    named = ", ".join(f"{what} {number}" for what, number in asked.items() if number is not None)
+    there = [_place(str(path)) for path in _rank_logs(paths, rank)] if named and not agents else []
+    if there:
+        its = short_list([f"round {place[1]} of attempt {place[0]}" for place in there if place], 6)
+        raise StateError(f"rank {rank} of {paths.id} has no log of {named}; it has logs of {its}")
+    if agents or not _agent_logs(paths):
+        if os.path.exists(paths.outcome):
+            raise StateError(f"{paths.id} has no log; launcher why {paths.id} says how it ended")
+        raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} shows what it waits for")
 
 
 def _agent_logs(paths: RunPaths) -> list[Path]:
@@ -88,16 +100,16 @@ def _agent_logs(paths: RunPaths) -> list[Path]:
     return sorted(agent_logs(paths), key=age)
 
 
-def _rank_log(paths: RunPaths, rank: int, attempt: int | None, round_: int | None) -> list[Path]:
-    """Return the newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
-    attempts, rounds = ("*" if n is None else n for n in (attempt, round_))
+def _rank_logs(paths: RunPaths, rank: int, attempt: int | None = None, round: int | None = None) -> list[Path]:
+    """Return the logs of a rank, of the given attempt and round, the newest last; none where the folder cannot be read."""
+    attempts, rounds = ("*" if n is None else n for n in (attempt, round))
     pattern = f"attempt-{attempts}/round-{rounds}/rank-{rank:05d}.log"
     names = glob.glob(pattern, root_dir=paths.logs)  # pathlib's raises where it may not read
     found = [(place, name) for name in names if (place := _place(name))]
-    return [paths.logs / name for _, name in sorted(found)[-1:]]
+    return [paths.logs / name for _, name in sorted(found)]
 
 
-def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | None = None) -> int:
+def _print(path: Path, out: Bytes | Lines, *, begin: int = 0, lines: int | None = None) -> int:
     """Print a file from ``begin``, or its last ``lines``; return the offset up to which it was read."""
     with os.fdopen(open_regular(path), "rb") as f:
         end = f.seek(0, os.SEEK_END)
@@ -126,21 +138,27 @@ def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
     return at
 
 
-def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int], out: Bytes | Objects) -> None:
-    """Print new lines until the run has ended, those of later attempts and rounds too."""
+def _follow(
+    paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int], shown: list[Path], out: Bytes | Lines
+) -> None:
+    """Print new lines until the run has ended, those of later attempts and rounds too.
+
+    ``at`` has all logs of the beginning, ``shown`` those of them that go on. What a log still got before the next one began
+    comes before that one's lines.
+    """
     from launcher.run.state import read_outcome
     from launcher.submission.liveness import locate
 
     where = locate(paths)
     while True:
         over = read_outcome(paths.outcome) is not None or not where.alive()
-        for path in files():
-            if path not in at:
-                at[path] = 0
-                if isinstance(out, Bytes):
-                    click.echo(f"==> {path.relative_to(paths.root)} <==", err=True)
+        new = [path for path in files() if path not in at]
+        for path in [*shown, *new]:
+            if path in new and isinstance(out, Bytes):
+                click.echo(f"==> {path.relative_to(paths.root)} <==", err=True)
             with contextlib.suppress(OSError):
-                at[path] = _print(path, out, begin=at[path])
+                at[path] = _print(path, out, begin=at.setdefault(path, 0))
+        shown = [*shown, *new]
         if over:
             return
         time.sleep(_PERIOD_S)
@@ -194,13 +212,11 @@ class Bytes:
         self._out.close()
 
 
-class Objects:
-    """Prints a `Line` as JSON for each whole line, at the end for what was left without one, and for a part of a very long one."""
+class Lines(ABC):
+    """Prints whole lines of several logs, at the end also what was left without an end, and a part of a very long line."""
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
+    def __init__(self) -> None:
         self._rests: dict[Path, bytearray] = {}
-        self._hosts: dict[_Place, str | None] = {}
 
     def write(self, path: Path, block: bytes) -> None:
         """Print the lines that ``block`` ends."""
@@ -219,6 +235,37 @@ class Objects:
         for path, rest in self._rests.items():
             if rest:
                 self._tell(path, [bytes(rest)])
+
+    @abstractmethod
+    def _tell(self, path: Path, lines: list[bytes]) -> None: ...
+
+
+class Sections(Lines):
+    """Prints lines below the name of their log, whenever that is another than before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._out, self._last = Bytes(), Path()
+
+    def close(self) -> None:
+        """Print the half lines, and end the colours that a log has left on."""
+        super().close()
+        self._out.close()
+
+    def _tell(self, path: Path, lines: list[bytes]) -> None:
+        if path != self._last:
+            self._last = path
+            click.echo(f"==> {path.name} <==")
+        self._out.write(path, b"\n".join([*lines, b""]))
+
+
+class Objects(Lines):
+    """Prints each line as a `Line` in JSON."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        super().__init__()
+        self._paths = paths
+        self._hosts: dict[_Place, str | None] = {}
 
     def _tell(self, path: Path, lines: list[bytes]) -> None:
         file = str(path.relative_to(self._paths.root))

@@ -55,12 +55,18 @@ def command(
 def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[ListingRow]:
     from launcher.errors import RunNotFoundError
     from launcher.report.text.listing import best_metric, rows, sort_by_metric
+    from launcher.run.units import short_list
 
     names = {k.sweep for k in known if k.sweep is not None and (k.sweep == sweep or k.sweep.endswith(f"-{sweep}"))}
     if len(names) != 1:
         what = f"{len(names)} sweeps match" if names else "no sweep matches"
         raise RunNotFoundError(f"{what} {sweep!r}; launcher ls lists the sweeps")
     points = rows([k for k in known if k.sweep in names], now)
+    metrics = sorted({name for point in points for name in point.metrics})
+    if metric is not None and metrics and metric not in metrics:
+        raise click.BadParameter(
+            f"no point has {metric!r}; they have {short_list(metrics, 12)}.", param_hint="'--metric'"
+        )
     name = metric or best_metric(points)
     return sort_by_metric(points, name, descending=highest or "acc" in name) if name else points
 

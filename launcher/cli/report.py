@@ -14,6 +14,9 @@ from launcher.cli._options import json_option, runs_argument
 from launcher.errors import RunDirError
 from launcher.run.files import write_atomic
 
+_MOST_NAMED = 10
+"""Runs whose names are in that of the page."""
+
 
 @click.command()
 @runs_argument
@@ -38,7 +41,8 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
         read_page_data(h, s, run_now(h, now)) for h, s in zip(histories, summarise_all(histories, now), strict=True)
     ]
     first, *others = told
-    name = f"compare-{'-'.join(t.short for t in told)}.html" if others else f"{first.summary.run}.html"
+    those = [t.short for t in others] if len(others) < _MOST_NAMED else ["and", str(len(others)), "more"]
+    name = f"compare-{'-'.join([first.short, *those])}.html" if others else f"{first.summary.run}.html"
     before = None if others else previous_of(first.history.paths)
     if not as_json:
         _write(output or name, compare_page(told, now) if others else run_page(first, before, now))

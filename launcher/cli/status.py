@@ -12,7 +12,7 @@ from launcher.cli._options import json_option, runs_argument
 
 @click.command()
 @runs_argument
-@json_option(help="Print one JSON object for one RUN, else a list.")
+@json_option(help="Print one JSON object for one RUN; for several, and for a sweep, a list.")
 def command(runs: tuple[str, ...], as_json: bool) -> None:
     """Show the state of runs: step, speed, what is saved, which ranks are missing, and what the run cost.
 
@@ -26,6 +26,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     from launcher.report.model.troubles import troubles
     from launcher.report.text.listing import has_ended
     from launcher.report.text.status import colour, lines, past, standing
+    from launcher.run.index import is_sweep, resolve
 
     now = time.time()
     if runs:
@@ -42,7 +43,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     rows = list(zip(histories, summaries, books, wrong, strict=True))
     if as_json:
         values = [standing(s, book, advise(h, book), found) for h, s, book, found in rows]
-        print_json(values[0] if len(runs) == 1 == len(values) else values)
+        print_json(values[0] if len(runs) == 1 and not is_sweep(resolve(runs[0])) else values)
         return
     if not summaries:
         click.echo(NO_RUNS)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
 
 _PERIOD_S = 1.0
+_GONE_S = 5.0
+"""A network file system may be away for a moment."""
 _DUMB = ("dumb", "unknown", "")
 """Terminals that cannot move the cursor: they get what a pipe gets."""
 _KEYS = {
@@ -153,7 +155,8 @@ class Change:
 
 
 def _follow(paths: RunPaths, as_json: bool) -> None:
-    """Print events as sentences until the run has ended: for pipes and files."""
+    """Print events as sentences until the run has ended: for pipes and files. Raises RunGoneError when its folder goes away."""
+    from launcher.errors import RunGoneError
     from launcher.report import formats
     from launcher.report.model.hearing import Hearing, run_now
     from launcher.report.model.runs import needs_slurm, summary_of
@@ -161,15 +164,19 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
     from launcher.report.text.status import lines
     from launcher.report.text.words import words
 
-    told, asked, hearing = 0, float("-inf"), Hearing()
+    told, asked, seen, hearing = 0, float("-inf"), time.monotonic(), Hearing()
     while True:
         now = time.time()
+        if os.path.isdir(paths.root):
+            seen = time.monotonic()
+        elif time.monotonic() - seen > _GONE_S:
+            raise RunGoneError(f"{paths.id}: its folder {paths.root} was deleted or moved", paths.id)
         history = hearing.read(paths)
         for event in history.events[told:]:
             said = words(event)
             as_text = f"{formats.time_of_day(event.t, now)}  {said}"
             click.echo(formats.json_line({**event.raw, "words": said}) if as_json else as_text)
-        told = len(history.events)
+        told = max(told, len(history.events))
         summary = summarise_history(history, None, now)
         if needs_slurm(summary, history, now) and time.monotonic() - asked > 30:
             summary, asked = summary_of(history, now), time.monotonic()

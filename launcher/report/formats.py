@@ -82,11 +82,11 @@ def hours(n: float) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """``2.31/s``, ``14.2/min`` or ``5.1/h``."""
+    """``1,512/s``, ``2.31/s``, ``14.2/min`` or ``5.1/h``."""
     if not per_second or not math.isfinite(per_second):
         return ""
     if per_second >= 0.5:
-        return f"{per_second:.3g}/s"
+        return f"{per_second:,.0f}/s" if per_second >= 100 else f"{per_second:.3g}/s"
     return f"{per_second * 60:.3g}/min" if per_second >= 0.5 / 60 else f"{per_second * 3600:.3g}/h"
 
 

@@ -57,6 +57,7 @@ CAUSES: dict[str, CauseKind] = {
     "idle": CauseKind("run", "it made no progress for restart.idle_timeout_min", ("idle",)),
     "total_hours": CauseKind("run", "its attempts have used up restart.max_total_hours", ("total_hours",)),
     "gone": CauseKind("run", "its folder was deleted or moved", ("folder_gone",)),
+    "no_resume": CauseKind("run", "what it is to go on from cannot be read here", ("no_resume",)),
     "unreadable": CauseKind("run", "its folder does not answer", ("folder_unreadable",)),
     "other": CauseKind("run", "what else its outcome says"),
 }  # fmt: skip

@@ -23,8 +23,12 @@ NO_JSON = (ValueError, RecursionError)
 _MODE = 0o640
 _LONGEST_LINE = 16 << 20
 """A sample of ten thousand ranks takes 2 MB; what has no line end for so long is no file of lines."""
+_MARK_BYTES = 64
 _MOST_LINES = 2_000_000
 """Of a file that is read whole: a line of three bytes takes a hundred as an object."""
+
+WHOLE_BYTES = 8 << 20
+"""Of a file of lines: of a larger one `read_thinned` picks some."""
 
 
 @frozen
@@ -126,8 +130,45 @@ def _all(path: Path) -> list[bytes]:
     return data.split(b"\n")
 
 
+class GrowingFile:
+    """A file of lines that others append to: each read gives the new ones."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode: tuple[int, int] | None = None
+        self._mark = b""
+        """The last bytes that were read as whole lines; they end at ``_end``."""
+        self._end = self._count = 0
+
+    def read(self) -> tuple[bool, list[bytes]]:
+        """Return whether the file is read anew, as it is another one or was cut, and the lines beyond those returned before.
+
+        The last one has no line end (b"" in a whole file); it comes again. Raises OSError as `open_regular`, UnfitFileError
+        also for more than any history has.
+        """
+        with os.fdopen(open_regular(self._path), "rb") as f:
+            found = os.fstat(f.fileno())
+            if found.st_size > HISTORY_BYTES:
+                raise UnfitFileError(errno.EFBIG, f"it is larger than {HISTORY_BYTES >> 20} MiB", str(self._path))
+            inode = found.st_dev, found.st_ino
+            f.seek(self._end - len(self._mark))
+            anew = inode != self._inode or f.read(len(self._mark)) != self._mark
+            if anew:
+                self._inode, self._mark, self._end, self._count = inode, b"", 0, 0
+                f.seek(0)
+            data = f.read(max(0, found.st_size - self._end))
+        head, ended, rest = data.rpartition(b"\n")
+        if self._count + head.count(b"\n") >= _MOST_LINES:
+            raise UnfitFileError(errno.EFBIG, f"it has more than {_MOST_LINES:,} lines", str(self._path))
+        lines = head.split(b"\n") if ended else []
+        self._count += len(lines)
+        self._end += len(head) + len(ended)
+        self._mark = (self._mark + head + ended)[-_MARK_BYTES:]
+        return anew, [*lines, rest]
+
+
 def read_thinned(
-    path: Path, damage: list[Damage] | None = None, *, most_lines: int = 6000, most_bytes: int = 8 << 20
+    path: Path, damage: list[Damage] | None = None, *, most_lines: int = 6000, most_bytes: int = WHOLE_BYTES
 ) -> list[dict[str, Any]]:
     """Read the objects of a file of lines: all, or about ``most_lines`` evenly picked ones with the last.
 

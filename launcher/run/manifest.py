@@ -6,6 +6,7 @@ files: [{name, size, hash, rank}], meta: {rank: {...}}}. It is written last; a f
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.opening import open_regular
-from launcher.run.asking import exists, load_object
+from launcher.run.asking import OwnError, exists, load_object
 from launcher.run.files import read_object
 
 MANIFEST = "manifest.json"
@@ -73,12 +74,15 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
     """Return what is wrong with the checkpoint in ``folder``, or None when it verifies.
 
     ``content=False`` compares names and sizes alone, without reading the files. Raises OSError when the file system did not
-    let it be read, which is no damage, and InterruptedError once ``halted``.
+    let it be read, which is no damage, OwnError where this Python lacks the hash, and InterruptedError once ``halted``.
     """
     manifest = _sound(load_object(folder / MANIFEST, folder))
     if manifest is None:
         return "no readable manifest"
     hash_name = str(manifest.get("hash_name", HASH_NAME))
+    if content and hash_name == "xxh3_64" != HASH_NAME:
+        text = f"the checkpoint {folder.name} can only be verified with xxhash, which this Python lacks: pip install xxhash there"
+        raise OwnError(errno.ENOPKG, text)
     for entry in manifest["files"]:
         try:
             name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
@@ -88,6 +92,8 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
             return f"its manifest names {name!r}, which is no file of the checkpoint"
         path = folder / name
         try:
+            if path.is_symlink() and not path.exists():
+                return f"{name} is a link to nothing"
             if not exists(path, folder):
                 return f"{name} is missing"
             found = path.stat()

@@ -19,11 +19,13 @@ from launcher.slurm.carry import VARIABLE, carry
 _BUSY = re.compile(
     r"timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"
     r"connection (refused|reset)|resource temporarily unavailable|transport endpoint|slurmdbd|"
-    r"message (receive|send) failure|unable to establish control|persistent connection",
+    r"message (receive|send) failure|unable to establish control|persistent connection|rate limit|try again|standby mode|"
+    r"munge|protocol authentication|authentication credential|error writing script|submissions disabled|connect to database|"
+    r"configuration source",
     re.IGNORECASE,
 )
 _DROPPED = re.compile(
-    r"(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_|SLURM_(CLUSTERS|BITSTR_LEN|JSON|YAML|DEBUG_FLAGS)$"
+    r"(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL|SCANCEL)_|SLURM_(CLUSTERS|JSON|YAML|DEBUG_FLAGS)$"
 )
 
 
@@ -67,10 +69,14 @@ class Answer:
 
 
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return ``environ`` without what would change the format or the cluster of an answer; times as epoch seconds."""
+    """Return ``environ`` without what would change a command, its cluster or its answer's form; times as epoch seconds.
+
+    SCANCEL_INTERACTIVE, say, has scancel ask on, for ever.
+    """
     env = os.environ if environ is None else environ
     kept = {k: v for k, v in env.items() if not _DROPPED.match(k)}
-    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    # 0: the elements of an array are never cut off in the middle.
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
 
 
 def ask(

@@ -3,17 +3,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from launcher.frozen import frozen
 from launcher.run.units import whole_number
 
-_PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
+_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
+_CLUSTER = {
+    "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"
+}  # fmt: skip
+"""Where the commands find their cluster and prove who asks."""
+_SCRIPTS_OWN = re.compile(
+    r"SBATCH_(JOB_NAME|TIMELIMIT|WAIT|OUTPUT|ERROR|INPUT|OPEN_MODE|REQUEUE|NO_REQUEUE|NO_KILL|SIGNAL|EXPORT|GET_USER_ENV|ARRAY_INX|"
+    r"CLUSTERS|CONTAINER(_ID)?)"
+)
+"""What every script of ours says: sbatch takes the environment's word for it first (sbatch(1), "Input environment variables")."""
+
+_WORKER_VARIABLES = re.compile(
+    r"^(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|SUBMITIT_.*|"
+    r"LAUNCHER_(RUN_DIR|ATTEMPT|ROUND|WORKER_FD|SUBMIT_DIR)|PMI_.*|PMIX_.*)$"
+)
 
 
 def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environ`` without an allocation's variables; SLURM_CONF stays, as without it no command finds its cluster."""
-    return {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(_PREFIXES)}
+    """Return ``environ`` for sbatch, without an allocation's variables and without what would undo the script's own options.
+
+    The others of ``SBATCH_*`` stay: where a site wants an account, people set SBATCH_ACCOUNT once for all their jobs.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _CLUSTER or not (name.startswith(_PREFIXES) or _SCRIPTS_OWN.fullmatch(name))
+    }
+
+
+def environment_for_sbatch(
+    environ: Mapping[str, str], parameters: Mapping[str, Any], secrets: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the environment for sbatch, which SLURM hands on to the job.
+
+    Without an outer allocation's ``SLURM_*`` (a leaked SLURM_CPU_BIND cost 3x); without ``SBATCH_*`` that would override what the script
+    says, or lead to another cluster; without an outer worker's ranks; without variables passed by name.
+    """
+    said = {**parameters, **parameters.get("additional_parameters", {})}
+    words = [key.upper().replace("-", "_") for key in said]
+    words += ["MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU"] if "MEM" in words else []
+    words += ["GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK", "GRES"] if {"GPUS_PER_NODE", "GRES"} & {*words} else []
+    taken = {f"SBATCH_{word}" for word in words}
+    return {
+        name: value
+        for name, value in without_slurm(environ).items()
+        if name not in taken and name not in secrets and not _WORKER_VARIABLES.match(name)
+    }
 
 
 @frozen(kw_only=True)

@@ -22,8 +22,9 @@ ENDED = frozenset(
 )  # fmt: skip
 """SLURM's terminal states."""
 
-SQUEUE_FORMAT = "%i|%A|%T|%S|%e|%V|%N|%j|%o|%P|%r"
-SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList,JobName,Reason"
+SQUEUE_FORMAT = "%i|%A|%T|%S|%e|%V|%N|%P|%r|%o|%j"
+SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList,Reason,JobName"
+"""The name comes last: its user may have put a ``|`` in it."""
 _MANY = 200
 _NONE = ("None", "None assigned", "(null)", "")
 """SLURM's words for nothing."""
@@ -80,7 +81,9 @@ def job_views(job_ids: Iterable[str]) -> dict[str, JobView] | None:
         return None
     found = parse_squeue(answer.out)
     if missing := [j for j in wanted if j not in found]:
-        found = parse_sacct(_ask_sacct(*_which(missing))) | found
+        # squeue knows every job that has not ended: a runaway record of accounting says RUNNING for ever.
+        ended = {job: view for job, view in parse_sacct(_ask_sacct(*_which(missing))).items() if view.ended}
+        found = ended | found
     return {j: found[j] for j in wanted if j in found}
 
 
@@ -104,7 +107,7 @@ def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
 def parse_squeue(text: str) -> dict[str, JobView]:
     """Read the rows of ``squeue -o SQUEUE_FORMAT``, by each id a row answers to."""
     out: dict[str, JobView] = {}
-    for shown, raw, state, start, end, submit, nodes, name, command, partition, reason in table_rows(text, 11):
+    for shown, raw, state, start, end, submit, nodes, partition, reason, command, name in table_rows(text, 11):
         view = JobView(
             job_id=shown, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
             submit_t=moment(submit), start_t=moment(start), end_t=moment(end), name=name, command=command,
@@ -126,7 +129,7 @@ def table_rows(text: str, columns: int) -> Iterator[list[str]]:
 def parse_sacct(text: str) -> dict[str, JobView]:
     """Read the rows of ``sacct -nPX -o SACCT_FIELDS``, by each id a row answers to; of several lives the last one counts."""
     out: dict[str, JobView] = {}
-    for shown, raw, state, code, submit, start, end, nodes, name, reason in table_rows(text, 10):
+    for shown, raw, state, code, submit, start, end, nodes, reason, name in table_rows(text, 10):
         word, _, by = state.partition(" ")
         exit_code, signal = _exit(code)
         for job_id in dict.fromkeys((*_elements(shown), raw)):

@@ -28,8 +28,10 @@ from launcher.slurm.jobs import JobFacts
 EARLY_S = 60.0
 """SLURM sends --signal up to this much early (its clock for time limits ticks in minutes)."""
 _SLACK_S = 5.0
-_SCRIPT_ENDED = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal")
+_SCRIPT_ENDED = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal", "OutOfMemory")
 """Reason of a job whose batch script ended badly before anybody had asked for its end."""
+_NODE_ENDED = ("NodeDown", "BootFailure", "SystemFailure")
+"""Reason of a job that a lost node ends and that may not be requeued. JobState is COMPLETING first, NODE_FAIL afterwards."""
 
 
 @frozen
@@ -83,6 +85,8 @@ def _ending(facts: JobFacts) -> Meaning:
         return Meaning("preempted_now", 0.0)
     if facts.reason.startswith(_SCRIPT_ENDED):
         return Meaning("script_gone", 0.0)
+    if facts.reason in _NODE_ENDED:
+        return Meaning("unknown", 0.0)
     if facts.preempt_t is None or facts.end_t is None or facts.preempt_t < facts.end_t - 1:
         return Meaning("unknown" if facts.state == "NODE_FAIL" else "cancelled", 0.0)
     # One second apart: the clock ticked between slurmctld's two looks at it, or somebody was quick to cancel.

@@ -165,7 +165,8 @@ def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
     ``all_qos=False`` asks for QOS only where preemption depends on them.
     """
     texts = []
-    sinfo = ("sinfo", "--noheader", f"--format={SINFO_FORMAT}")
+    # Without --exact, nodes of one state share a row, with the fewest CPUs and the least memory of them.
+    sinfo = ("sinfo", "--noheader", "--exact", f"--format={SINFO_FORMAT}")
     for words in (("scontrol", "show", "config"), ("scontrol", "show", "partition"), sinfo):
         answer = ask_patiently(*words, tries=tries)
         if not answer.ok:
@@ -251,9 +252,15 @@ def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preem
 
 
 def _gpus(gres: str) -> tuple[int, list[str]]:
-    """Read count and types of ``gpu:a100:4(S:0-1),gpu:v100:2``, ``gpu:4``, ``gpu``."""
-    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,9}))?(?=[,(]|$)", gres)
-    return sum(int(count or 1) for _, count in found), [kind for kind, _ in found if kind]
+    """Read count and types of ``gpu:a100:4(S:0-1),gpu:3090:2``, ``gpu:4``, ``gpu``: a type is any text (gres.conf(5))."""
+    count, kinds = 0, []
+    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = entry.split(":")
+        if name == "gpu":
+            number = whole_number(rest[-1]) if rest else None
+            count += 1 if number is None else number
+            kinds += rest if number is None else rest[:-1]
+    return count, kinds
 
 
 def _qos(text: str) -> tuple[Qos, ...]:
@@ -269,17 +276,19 @@ def _qos(text: str) -> tuple[Qos, ...]:
 
 def policy(site: Site, partition: str | None = None, qos: str | None = None) -> SiteSpec:
     """Return what SLURM may do to a job of that partition and QOS, for `launcher.run.spec.RunSpec`."""
-    part = site.partition(partition)
     mode, grace = "OFF", 0
     if site.preempt_type == "qos":
         named = next((q for q in site.qos if q.name == (qos or "normal")), None)
         own = named.preempt_mode if named else ""
-        mode = own if own not in ("", "CLUSTER") else site.preempt_mode.split(",")[-1]
+        modes = (own if own not in ("", "CLUSTER") else site.preempt_mode).split(",")
+        mode = next((word for word in reversed(modes) if word != "WITHIN"), mode)
         grace = named.grace_s if named else 0
-        if named and not any(named.name in q.preempts for q in site.qos):
+        if named and "WITHIN" not in modes and not any(named.name in q.preempts for q in site.qos):
             mode, grace = "OFF", 0  # nobody may preempt it
-    elif site.preempt_type != "none" and part:
-        mode, grace = part.preempt_mode, part.grace_s
+    elif site.preempt_type != "none":
+        named_parts = filter(None, map(site.partition, partition.split(",") if partition else [None]))
+        taken = [(part.grace_s, part.preempt_mode) for part in named_parts if part.preempt_mode != "OFF"]
+        grace, mode = min(taken, default=(grace, mode))  # SLURM chooses the partition later: the shortest grace is sure
     return SiteSpec(
         grace_s=grace if mode != "OFF" else 0, kill_wait_s=site.kill_wait_s, preempt_mode=mode,
         requeue_allowed=site.job_requeue, has_epilog=site.has_epilog, ages_held_jobs=site.ages_held_jobs,

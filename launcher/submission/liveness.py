@@ -15,7 +15,7 @@ from launcher.run.spec import RunSpec
 from launcher.run.state import is_this_job, read_outcome, read_submission
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.handback import cancel_held
-from launcher.slurm.jobs import ENDED
+from launcher.slurm.jobs import ENDED, SQUEUE_FORMAT, JobView, parse_squeue
 from launcher.submission.backends import local as local_backend
 
 ASK_EVERY_S = 20.0
@@ -56,11 +56,11 @@ class RunLocation:
         self._asked, job_id = time.monotonic(), self.job_id
         if self.in_foreign_job and job_id:
             steps = _squeue("--steps", f"--jobs={job_id}", "--format=%j")
-            self._state = "RUNNING" if self.paths.id in {line.strip() for line in steps} else ""
+            self._state = "RUNNING" if self.paths.id in {line.strip() for line in steps.splitlines()} else ""
             return self._state
-        lines = _squeue("--states=all", f"--jobs={job_id}", "--format=%T %j %o") if job_id else []
-        state, *job = lines[0].split(maxsplit=2) if lines else [""]
-        self._state = state if self.has(*job) else ""
+        shown = _squeue("--states=all", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}") if job_id else ""
+        view = parse_squeue(shown).get(job_id)
+        self._state = view.state if view is not None and self.has(view) else ""
         return self._state
 
     @property
@@ -68,9 +68,9 @@ class RunLocation:
         """What `slurm_state` said last, which `alive` asks every 20 s; PENDING before."""
         return self._state
 
-    def has(self, name: str = "", command: str = "") -> bool:
-        """Return whether a job of that name and batch script is this run's; "" is unknown."""
-        return is_this_job(self._submission, self.paths.root, name=name, command=command)
+    def has(self, job: JobView) -> bool:
+        """Return whether the job is this run's."""
+        return is_this_job(self._submission, self.paths.root, name=job.name, command=job.command)
 
     def alive(self, *, fresh: bool = False) -> bool:
         """Return whether something works on the run or will; also when SLURM does not answer.
@@ -134,10 +134,9 @@ def open_jobs(jobs: Mapping[RunLocation, str]) -> dict[RunLocation, str]:
     parents = sorted({job.partition("_")[0] for job in jobs.values() if job})
     if not parents:
         return {}
-    lines = _squeue("--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o")
-    rows = (line.split(maxsplit=3) for line in lines)
-    found = {row[0]: row[1:] for row in rows if len(row) > 1 and row[1] not in ENDED}
-    left = {where: job for where, job in jobs.items() if job in found and where.has(*found[job][1:])}
+    shown = parse_squeue(_squeue("--array", f"--jobs={','.join(parents)}", f"--format={SQUEUE_FORMAT}"))
+    found = {job: view for job, view in shown.items() if not view.ended}
+    left = {where: job for where, job in jobs.items() if job in found and where.has(found[job])}
     return {
         where: job for where, job in left.items() if where.hold is None or read_outcome(where.paths.outcome) is None
     }
@@ -164,12 +163,12 @@ def await_end(runs: Collection[RunLocation]) -> bool:
     return True
 
 
-def _squeue(*options: str) -> list[str]:
-    """Return the lines of squeue's answer; none where it knows no such job. Raises SiteError."""
+def _squeue(*options: str) -> str:
+    """Return squeue's answer; "" where it knows no such job. Raises SiteError."""
     answer = _ask("squeue", "--noheader", *options)
     if not answer.ok and "invalid job id" not in answer.err.lower():
         raise SiteError(f"SLURM does not answer: {answer.problem}")
-    return answer.out.splitlines() if answer.ok else []
+    return answer.out if answer.ok else ""
 
 
 def withdraw_early(paths: RunPaths) -> None:

@@ -36,7 +36,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     step = session.position.step
     is_again = session.folder_step == step
     if is_again:  # this step is saved already, and the leader may be committing that folder
-        tmp = tmp.with_name(f"{tmp.name}.again")  # deleted with the round
+        tmp = tmp.with_name(f"{tmp.name}-again")  # deleted with the round
     else:
         session.reporter.send(WorkerSaveBegun(step=step))
     # While the run's folder does not answer, this waits: user code is about to fill the new one.
@@ -95,13 +95,25 @@ def _generators(tmp: Path, session: Session) -> dict[str, Any]:
 def _names(tmp: Path) -> list[str]:
     """List every file. Raises OSError: one that was not seen would be missing in a checkpoint that verifies."""
     found = []
-    for folder, _, names in os.walk(tmp, onerror=_refuse):
+    for folder, folders, names in os.walk(tmp, onerror=_refuse):
+        for name in (*folders, *names):
+            _make_relative(os.path.join(folder, name), tmp)
         found += [os.path.relpath(path, tmp) for name in names if _is_file(path := os.path.join(folder, name))]
     return sorted(name for name in found if not name.startswith(f"{GENERATORS}/"))
 
 
 def _refuse(error: OSError) -> None:
     raise error
+
+
+def _make_relative(path: str, tmp: Path) -> None:
+    """Make a link that leads into the folder by an absolute path a relative one: the folder gets another name when it is committed."""
+    if not os.path.islink(path) or not os.path.isabs(target := os.readlink(path)) or not os.path.exists(path):
+        return
+    if tmp in Path(target).parents:
+        new = f"{path}.relative.{os.getpid()}"  # every rank does this: the last one to rename has the same
+        os.symlink(os.path.relpath(target, os.path.dirname(path)), new)
+        os.replace(new, path)
 
 
 def _is_file(path: str) -> bool:

@@ -106,3 +106,18 @@ def test_measured_saves_are_held_against_the_grace(doctor: Doctor, tmp_path: Pat
     assert texts(unhurried, "ok", "saving") == [
         "Your saves took 9.0 s, at worst 40 s (3 measured)."
     ]  # nobody is preempted
+
+
+@pytest.mark.parametrize("place", ["launcher_runs_dir", "launcher_runs_dir/below", "link"])
+def test_a_folder_for_runs_that_can_never_be_made_is_a_problem(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """A file or a link to nothing is in its place, or in that of a folder above it."""
+    doctor("debian-22.05")
+    (tmp_path / "launcher_runs_dir").write_text("a file")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / place))
+
+    assert main(["doctor", "--json"]) == 5
+    said = texts(json.loads(capsys.readouterr().out)["findings"], "problem", "runs")
+    assert said == [f"{tmp_path / place} cannot be written."]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from an_event import an_event
+from squeue import squeue_line
 
 from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
@@ -74,7 +75,7 @@ def test_a_waiting_run_is_cancelled_for_good(
     site: Site, end: End, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It has an outcome that needs no accounting, whether it has begun before, and a request that a next leader would obey."""
-    site.queue.write_text(f"{state}\n")
+    site.queue.write_text(squeue_line("42", state))
     if state == "REQUEUED":
         event_lines.append(site.paths.events, an_event("attempt_started", attempt=0, job_id="42", host="n1"))
     site.paths.passed.write_text('{"TOKEN": "hunter2"}')
@@ -91,7 +92,7 @@ def test_a_waiting_run_is_cancelled_for_good(
 @both
 def test_a_continuation_in_flight_is_cancelled_too(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
     """The waiting run has moved to another job between the question and scancel: that job is cancelled as well."""
-    site.queue.write_text("PENDING\n")
+    site.queue.write_text(squeue_line("42", "PENDING"))
     heir = json.dumps(an_event("requeued", attempt=0, how="continuation", job_id="43").raw)
     site.command("scancel", f'echo "$@" >> {site.asked}; echo \'{heir}\' >> {site.paths.events}\n'
                             f'[ "$1" = 42 ] || rm -f {site.queue}')  # fmt: skip
@@ -104,7 +105,7 @@ def test_a_continuation_in_flight_is_cancelled_too(site: Site, end: End, capsys:
 @both
 def test_a_running_run_is_asked_to_save(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
     """A request and USR2; its leader will say how it ends."""
-    site.queue.write_text("RUNNING\n")
+    site.queue.write_text(squeue_line("42", "RUNNING"))
 
     assert end(site.paths, capsys) == f"{site.paths.id} is saving and will then stop"
     assert site.asked.read_text() == "--signal=USR2 42\n"
@@ -118,7 +119,7 @@ def test_when_slurm_refuses_no_request_stays(
     site: Site, end: End, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sentence is SLURM's, and no later attempt believes that it was cancelled."""
-    site.queue.write_text(f"{state}\n")
+    site.queue.write_text(squeue_line("42", state))
     site.command("scancel", "echo 'Access denied' >&2; exit 1")
 
     assert end(site.paths, capsys) == "scancel failed: Access denied"
@@ -141,7 +142,7 @@ def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.Capture
     """Neither SLURM's jobs nor files are touched of a run that has ended, or that SLURM does not know any more."""
     assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
     write_outcome(site.paths.outcome, {"state": "completed"})
-    site.queue.write_text("COMPLETING\n")
+    site.queue.write_text(squeue_line("42", "COMPLETING"))
     assert end(site.paths, capsys) == f"{site.paths.id} has ended already: completed"
     assert (site.asked.read_text(), site.request()) == ("", None)
 
@@ -149,7 +150,7 @@ def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.Capture
 @both
 def test_another_job_with_its_id_is_left_alone(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
     """SLURM lost the job and gave its id to one of the user's other jobs."""
-    site.queue.write_text("RUNNING precious /home/ann/precious.sh\n")
+    site.queue.write_text(squeue_line("42", "RUNNING", "precious", o="/home/ann/precious.sh"))
 
     assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
     assert (site.asked.read_text(), site.request()) == ("", None)
@@ -166,7 +167,7 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
         place = {"job_folder": str(folder / "runs" / "lr-1121-0900-swp"), "job_name": "lr-1121-0900-swp"}
         point.submission.write_text(json.dumps({"backend": "slurm", "job_id": number, "submitted_t": 0.0, **place}))
         if state != "ended":
-            (queue / number).write_text(f"{number} {state}\n")
+            (queue / number).write_text(squeue_line(number, *state.split()) + "\n")
     sweep = folder / "runs" / "lr-1121-0900-swp"
     (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.root.name} for p in made.values()]}))
     index.register(sweep)
@@ -177,9 +178,7 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
 
 def test_a_sweeps_points_are_cancelled_at_once(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One scancel for all that SLURM has; an outcome stays; requests tell those on the way to another job; ids of others do not count."""
-    points = _sweep(
-        site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended", job53="RUNNING precious /ann/precious.sh"
-    )
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended", job53="RUNNING precious")
     write_outcome(points["52"].outcome, {"state": "completed"})
 
     assert main(["cancel", "swp"]) == 0
@@ -195,9 +194,10 @@ def test_a_point_that_moved_to_another_job_is_cancelled_there(
 ) -> None:
     """Between the question and scancel one point's leader has submitted a continuation: that job is cancelled as well."""
     points = _sweep(site, tmp_path, job50="RUNNING", job51="RUNNING")
+    waits = squeue_line("60", "PENDING")
     heir, queue = json.dumps(an_event("requeued", attempt=0, how="continuation", job_id="60").raw), tmp_path / "jobs"
     site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue}; rm -f "$@"\n'
-                            f"[ $# = 1 ] || {{ echo '{heir}' >> {points['50'].events}; echo 60 PENDING > 60; }}")  # fmt: skip
+                            f"[ $# = 1 ] || {{ echo '{heir}' >> {points['50'].events}; echo '{waits}' > 60; }}")  # fmt: skip
 
     assert main(["cancel", "swp"]) == 0
     assert capsys.readouterr().out == "2 of 2 points have ended\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from squeue import squeue_line
 
 from launcher import errors
 from launcher.cli import main as main_module
@@ -129,7 +130,7 @@ def test_no_verb_that_succeeds_imports_torch(tmp_path: Path, monkeypatch: pytest
     for name, text in PRETENDED.items():
         (fake / name).write_text(f"#!/bin/sh\n{text}\n")
         (fake / name).chmod(0o755)
-    (fake / "queue").write_text("PENDING\n")
+    (fake / "queue").write_text(squeue_line("42", "PENDING"))
     monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE", str(fake))
     Path("train.py").write_text("print(1)\n")

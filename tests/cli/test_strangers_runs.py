@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from squeue import squeue_line
 
 from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
@@ -37,7 +38,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools.mkdir()
     for name in ("squeue", "scancel", "scontrol", "sacct", "sbatch"):
         (tools / name).write_text(
-            f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/asked\n[ {name} != squeue ] || echo RUNNING\n'
+            f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/asked\n[ {name} != squeue ] || echo "{squeue_line("42", "RUNNING")}"\n'
         )
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")

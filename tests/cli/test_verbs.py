@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from an_event import an_event
+from squeue import squeue_line
 
 from launcher.cli.main import main
 from launcher.run import event_lines, index
@@ -64,7 +65,7 @@ def sleeper(runs: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_waiting_run_is_cancelled_and_has_an_outcome(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No leader ever saw it, so the verb writes how it ended."""
     paths = _run(runs, "net-1121-0842-k7f")
-    (runs.parent / "fake" / "queue").write_text("PENDING\n")
+    (runs.parent / "fake" / "queue").write_text(squeue_line("42", "PENDING"))
 
     assert main(["cancel", "k7f"]) == 0
     assert (runs.parent / "fake" / "cancelled").read_text() == "42\n"
@@ -76,7 +77,7 @@ def test_a_waiting_run_is_cancelled_and_has_an_outcome(runs: Path, capsys: pytes
 def test_saving_first_asks_the_leader(runs: Path) -> None:
     """cancel --save leaves a request and sends USR2 to the job's steps; it does not end the job itself."""
     paths = _run(runs, "net-1121-0842-k7f")
-    (runs.parent / "fake" / "queue").write_text("RUNNING\n")
+    (runs.parent / "fake" / "queue").write_text(squeue_line("42", "RUNNING"))
 
     assert main(["cancel", "k7f", "--save"]) == 0
     assert (runs.parent / "fake" / "cancelled").read_text() == "--signal=USR2 42\n"
@@ -167,7 +168,7 @@ def test_without_a_ranks_log_the_agents_speak(runs: Path, capsys: pytest.Capture
 def test_following_goes_on_over_restarts_until_the_end(runs: Path) -> None:
     """-f prints what is added, goes to a new round's log, and ends with the run."""
     paths = _run(runs, "net-1121-0842-k7f")
-    (runs.parent / "fake" / "queue").write_text("RUNNING\n")
+    (runs.parent / "fake" / "queue").write_text(squeue_line("42", "RUNNING"))
     first = _log(paths, 0, 0, 0, "one\n")
     words = [sys.executable, "-m", "launcher", "logs", "k7f", "-f"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -219,7 +220,7 @@ def test_clean_leaves_what_slurm_knows(runs: Path, capsys: pytest.CaptureFixture
     """Of runs without an outcome those stay whose job runs, waits or is requeued; one whose job is gone is old."""
     states = {"1": "RUNNING", "2": "PENDING", "3": "REQUEUED", "4": "COMPLETING", "5": "COMPLETED"}
     all_ = {job: _forgotten(runs, f"net-1121-0842-aa{job}", job) for job in [*states, "6"]}
-    (runs.parent / "fake" / "queue").write_text("".join(f"{job} {state}\n" for job, state in states.items()))
+    (runs.parent / "fake" / "queue").write_text("\n".join(map(squeue_line, states, states.values())))
 
     assert main(["clean", "--older-than", "1", "--yes"]) == 0
     assert [job for job, paths in all_.items() if not paths.root.exists()] == ["5", "6"]
@@ -255,7 +256,7 @@ def test_clean_leaves_what_slurm_is_silent_about(runs: Path, squeue: str, monkey
 def test_clean_by_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--larger-than takes the large ones alone, a running one not even then."""
     large, small, running = (_run(runs, f"net-1121-0842-{tag}", job_id=tag) for tag in ("aaa", "bbb", "ccc"))
-    (runs.parent / "fake" / "queue").write_text("ccc RUNNING\n")
+    (runs.parent / "fake" / "queue").write_text(squeue_line("ccc", "RUNNING"))
     for paths in (large, running):
         (paths.checkpoints / "state.pt").write_bytes(b"x" * 3_000_000)
     for paths in (large, small):
@@ -337,7 +338,7 @@ def test_a_sweep_is_cancelled_by_one_scancel(runs: Path, capsys: pytest.CaptureF
     points = [_run(sweep, f"net-s{i}-1121-0842-k7f00{i}", job_id=f"42_{i}") for i in range(3)]
     (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.id} for p in points]}))
     write_outcome(points[1].outcome, {"state": "completed"})
-    (runs.parent / "fake" / "queue").write_text("42_0 PENDING\n42_2 RUNNING\n")
+    (runs.parent / "fake" / "queue").write_text(f"{squeue_line('42_0', 'PENDING')}\n{squeue_line('42_2', 'RUNNING')}\n")
 
     assert main(["cancel", str(sweep)]) == 0
     assert (runs.parent / "fake" / "cancelled").read_text() == "42_0 42_2\n"

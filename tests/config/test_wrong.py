@@ -629,11 +629,15 @@ ROWS: dict[str, Row] = {
         "script: train.py\nargs: ['${run.dri}']\n",
         ['job.yaml:2:8: args[0]: ${run.dri} does not exist; did you mean "run.dir"?'],
     ),
+    "an axis of a sweep that is set twice": Row(
+        "script: train.py\nsweep: {seed: [1], checkpoint.keep_last: [2], checkpoint: {keep_last: [3, 4]}}\n",
+        ["job.yaml:2:60: sweep.checkpoint.keep_last: checkpoint.keep_last is set twice under sweep; remove one"],
+    ),
     "an open ${": Row(
         "script: train.py\nargs: ['${params.lr']\n",
         [
-            'job.yaml:2:8: args[0]: this "${" does not begin an interpolation such as ${params.lr}; write "\\${" '
-            "for the characters themselves"
+            'job.yaml:2:8: args[0]: this "${" does not begin an interpolation such as ${params.lr}; write \\${ '
+            "for these characters, \\\\${ in double quotes"
         ],
     ),
     "a circle": Row(

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from launcher.slurm.jobs import SQUEUE_FORMAT
+from squeue import squeue_line
 
 RECORDED = Path(__file__).parent / "2026-11-23.tar.xz"
 """Recorded with the code as it was when modules of today's ``node`` still lay in ``launcher.runtime``."""
@@ -31,11 +30,7 @@ def squeue_row(run: Path, state: str, reason: str) -> str:
     """What squeue would say of the recorded run's job: it was submitted and started when the run says."""
     submission = json.loads((run / "submission.json").read_text())
     submitted = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(submission["submitted_t"] + 1))
-    columns = {
-        "%i": submission["job_id"], "%A": submission["job_id"], "%T": state, "%S": submitted, "%V": submitted,
-        "%j": run.name, "%r": reason,
-    }  # fmt: skip
-    return "|".join(columns.get(name, "") for name in SQUEUE_FORMAT.split("|"))
+    return squeue_line(submission["job_id"], state, run.name, S=submitted, V=submitted, r=reason)
 
 
 def slurm_says(here: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> Path:

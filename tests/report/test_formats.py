@@ -5,7 +5,26 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
+
 from launcher.report import formats
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        (1500.0, "1,500/s"),
+        (1512.3, "1,512/s"),
+        (99.95, "100/s"),
+        (2.314, "2.31/s"),
+        (0.25, "15/min"),
+        (0.001, "3.6/h"),
+        (0, ""),
+    ],
+)
+def test_rates_are_numbers_that_people_read(rate: float, words: str) -> None:
+    """Three digits, all digits of larger ones, and no exponent."""
+    assert formats.rate(rate) == words
 
 
 def test_json_lists_hold_an_object_a_line_and_no_nan() -> None:

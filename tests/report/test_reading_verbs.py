@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from in_process import launcher
 from run_story import Story
+from squeue import squeue_line
 
-from launcher.cli.main import main
+from launcher.cli.main import cli, main
 
 KEYS = {
     "run",
@@ -155,6 +157,24 @@ def test_a_sweeps_points_are_sorted_by_a_metric(home: Path) -> None:
     assert [line.split()[0][-1] for line in turned] == ["2", "0", "1", "3"]
 
 
+def test_a_metric_that_no_point_has_is_an_error(home: Path) -> None:
+    """It says which there are; before the first metric of all nothing can be told from a name."""
+    sweep(home)
+    found = CliRunner().invoke(cli, ["ls", "--sweep", "swp", "--metric", "nosuch"])
+
+    assert (found.exit_code, "no point has 'nosuch'; they have loss." in found.output) == (2, True)
+
+
+def test_a_sweep_is_a_list_however_many_points_it_has(home: Path) -> None:
+    """A program that reads `status SWEEP --json` need not know their number; one RUN is an object."""
+    folder = home / "one-1121-1000-swq"
+    Story(folder, "one-a", "1121-1000-swq0000").submitted()
+    (folder / "sweep.json").write_text(json.dumps({"points": [{"run": "one-a-1121-1000-swq0000", "overrides": []}]}))
+
+    assert [one["sweep"] for one in json.loads(launcher("status", "swq", "--json").output)] == [None]
+    assert json.loads(launcher("status", "swq0000", "--json").output)["run"] == "one-a-1121-1000-swq0000"
+
+
 def test_a_damaged_sweep_file_still_lists_its_points(home: Path) -> None:
     """Without sweep.json's list the folders themselves are the points."""
     sweep(home)
@@ -173,6 +193,18 @@ def test_report_writes_a_private_page(home: Path) -> None:
     assert Path("page.html").stat().st_mode & 0o777 == 0o600
     assert "<h1>resnet50-1121-0842-k7f" in Path("page.html").read_text()
     assert "2 runs compared" in Path("both.html").read_text()
+
+
+def test_a_report_of_many_runs_has_a_name_that_fits(home: Path) -> None:
+    """Ten runs are named, sixty are counted."""
+    names = [f"m{number:02}" for number in range(60)]
+    for name in names:
+        Story(home, tail=f"1121-0842-{name}").submitted()
+    launcher("report", *names[:10])
+    launcher("report", *names)
+
+    assert Path(f"compare-{'-'.join(names[:10])}.html").is_file()
+    assert Path("compare-m00-and-59-more.html").is_file()
 
 
 def test_report_shows_what_changed_since_the_previous_run(home: Path) -> None:
@@ -244,8 +276,8 @@ def test_slurm_is_asked_once_for_all_runs(
     completed(home)
     tools = home.parent / "tools"
     tools.mkdir()
-    rows = {"squeue": "".join(f"{j}|{j}|PENDING|N/A|N/A|1795311918|||||Priority\n" for j in range(101, 101 + known)),
-            "sacct": "103|103|PENDING|0:0|1795311019|Unknown|Unknown|None assigned||Resources\n"}  # fmt: skip
+    rows = {"squeue": "".join(squeue_line(str(j), "PENDING", r="Priority") + "\n" for j in range(101, 101 + known)),
+            "sacct": "103|103|CANCELLED|0:0|1795311019|Unknown|Unknown|None assigned|None|\n"}  # fmt: skip
     for name, text in rows.items():
         (tools / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >> {tools}/asked\nprintf '%s' '{text}'\n")
         (tools / name).chmod(0o755)
@@ -270,7 +302,7 @@ def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
     story.event("excluded", hosts=["node2"], why="it stopped responding").event("requeued", job_id="101", how="requeue")
     tools = home.parent / "tools"
     tools.mkdir()
-    row = "101|101|PENDING|N/A|N/A|1795311918|||||BadConstraints"
+    row = squeue_line("101", "PENDING", r="BadConstraints")
     (tools / "squeue").write_text(f"#!/bin/sh\necho '{row}'\n")
     (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
@@ -288,7 +320,7 @@ def test_a_picture_that_is_late_is_not_believed_before_slurm(home: Path, monkeyp
     monkeypatch.setattr("time.time", lambda: story.t + 6)
     tools = home.parent / "tools"
     tools.mkdir()
-    row = "101|101|PENDING|N/A|N/A|1795311918|||||launch failed requeued held"
+    row = squeue_line("101", "PENDING", r="launch failed requeued held")
     (tools / "squeue").write_text(f"#!/bin/sh\necho '{row}'\n")
     (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")

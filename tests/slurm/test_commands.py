@@ -89,6 +89,24 @@ def test_a_killed_command_is_no_answer(on_path: Path) -> None:
     assert (answer.busy, answer.problem) == (True, "scontrol was killed by signal 9")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Rate limit exceeded, please retry later",
+        "Protocol authentication error",
+        'Munge encode failed: Failed to access "/run/munge/munge.socket.2"',
+        "I/O error writing script/environment to file",
+        "System submissions disabled",
+        "Job can not be altered now, try again later",
+    ],
+)
+def test_what_passes_is_no_refusal(on_path: Path, said: str) -> None:
+    """SLURM's words for a busy controller, a restarted munged and a maintenance: asked again, they end no run."""
+    fake(on_path, "sbatch", f"sys.exit({said!r})")
+
+    assert ask("sbatch").busy
+
+
 def test_a_refusal_is_not_repeated(on_path: Path) -> None:
     """What SLURM refuses it would refuse again."""
     count = on_path / "count"
@@ -101,7 +119,14 @@ def test_a_refusal_is_not_repeated(on_path: Path) -> None:
 def test_the_users_formats_do_not_reach_the_command() -> None:
     """Variables that change what squeue prints are dropped; the cluster's configuration stays."""
     env = clean_environment(
-        {"SQUEUE_FORMAT": "%j", "SACCT_FORMAT": "x", "SLURM_CLUSTERS": "b", "SLURM_CONF": "/c", "HOME": "/h"}
+        {
+            "SQUEUE_FORMAT": "%j",
+            "SACCT_FORMAT": "x",
+            "SLURM_CLUSTERS": "b",
+            "SLURM_CONF": "/c",
+            "HOME": "/h",
+            "SCANCEL_INTERACTIVE": "1",
+        }
     )
 
-    assert env == {"SLURM_CONF": "/c", "HOME": "/h", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    assert env == {"SLURM_CONF": "/c", "HOME": "/h", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.slurm.environ import JobEnviron, job_environ, without_slurm
+from typing import Any
+
+import pytest
+
+from launcher.slurm.environ import JobEnviron, environment_for_sbatch, job_environ, without_slurm
 
 
 def test_outside_a_job_nothing_is_known() -> None:
@@ -31,7 +35,33 @@ def test_an_array_element_is_asked_for_by_array_and_task() -> None:
 
 
 def test_an_allocation_does_not_leak() -> None:
-    """All of an allocation's variables are dropped but the one that says where the configuration is."""
-    env = {"SLURM_CPU_BIND": "mask", "SLURM_CONF": "/c", "SBATCH_PARTITION": "x", "PMI_RANK": "0", "PATH": "/bin"}
+    """Dropped are all of an allocation's variables but those that lead to the cluster, and what would undo the script's options."""
+    kept = {"SLURM_CONF": "/c", "SLURM_CONF_SERVER": "ctl", "SLURM_JWT": "x", "SBATCH_ACCOUNT": "lab", "PATH": "/bin"}
+    env = {
+        **kept,
+        "SLURM_CPU_BIND": "mask",
+        "PMI_RANK": "0",
+        "SBATCH_WAIT": "1",
+        "SBATCH_NO_REQUEUE": "1",
+        "SBATCH_OUTPUT": "o",
+    }
 
-    assert without_slurm(env) == {"SLURM_CONF": "/c", "PATH": "/bin"}
+    assert without_slurm(env) == kept
+
+
+@pytest.mark.parametrize(
+    ("parameters", "dropped"),
+    [
+        ({"mem": "4GB"}, ["SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_NODE"]),
+        ({"gpus_per_node": 2}, ["SBATCH_GPUS", "SBATCH_GRES"]),
+        ({"additional_parameters": {"gres": "gpu:2", "account": "a"}}, ["SBATCH_ACCOUNT", "SBATCH_GPUS", "SBATCH_GRES"]),
+        ({}, []),
+    ],
+    ids=["memory", "GPUs", "an account, and GPUs as gres", "nothing"],
+)  # fmt: skip
+def test_what_a_job_asks_for_is_not_overridden(parameters: dict[str, Any], dropped: list[str]) -> None:
+    """sbatch takes SBATCH_MEM_PER_NODE before the script's --mem, and so on: only what the script does not ask for may come from there."""
+    names = ("ACCOUNT", "GPUS", "GRES", "MEM_PER_CPU", "MEM_PER_NODE")
+    env = {f"SBATCH_{name}": "9" for name in names}
+
+    assert sorted({*env} - {*environment_for_sbatch(env, parameters)}) == dropped

@@ -12,20 +12,20 @@ from launcher.slurm.jobs import job_facts, job_views, parse_facts, parse_sacct, 
 RECORDED = Path(__file__).parent / "jobs"
 
 SQUEUE = """\
-24_2|24|PENDING|N/A|N/A|1795311918|||||JobArrayTaskLimit
-24_3|24|PENDING|1795320000|N/A|1795311918|||||Priority
-24_1|25|RUNNING|1795311919|1795315519|1795311918|node[1,3]|lab|/runs/a b/submit.sh|gpu|None
-30|30|PENDING|N/A|N/A|1795311918|||(null)||ReqNodeNotAvail, UnavailableNodes:node[1|2]
+24_2|24|PENDING|N/A|N/A|1795311918|||JobArrayTaskLimit||
+24_3|24|PENDING|1795320000|N/A|1795311918|||Priority||
+24_1|25|RUNNING|1795311919|1795315519|1795311918|node[1,3]|gpu|None|/runs/a b/submit.sh|lr=1e-3|wd=0
+30|30|PENDING|N/A|N/A|1795311918|||ReqNodeNotAvail, UnavailableNodes:node[1,2]|(null)|big run 2
 half a line
 """
 
 SACCT = """\
-13|13|COMPLETED|0:0|1795311019|1795311050|1795311050|node[1-4]|lab|None
-14|14|OUT_OF_ME+|0:125|1795311053|1795311053|1795311054|node[1-4]||None
-16|16|CANCELLED|0:0|1795311100|1795311100|1795311100|None assigned||None
-18|18|TIMEOUT|0:0|2026-11-22T01:31:44|2026-11-22T01:31:45|Unknown|node1||None
-24_1|25|CANCELLED by 1000|0:15|1795311918|1795311919|1795311920|node1||None
-24_[2-3%1]|24|CANCELLED by 1000|0:0|1795311918|Unknown|1795311920|None assigned||None
+13|13|COMPLETED|0:0|1795311019|1795311050|1795311050|node[1-4]|None|lab
+14|14|OUT_OF_ME+|0:125|1795311053|1795311053|1795311054|node[1-4]|None|
+16|16|CANCELLED|0:0|1795311100|1795311100|1795311100|None assigned|None|
+18|18|TIMEOUT|0:0|2026-11-22T01:31:44|2026-11-22T01:31:45|Unknown|node1|None|
+24_1|25|CANCELLED by 1000|0:15|1795311918|1795311919|1795311920|node1|None|
+24_[2-3%1]|24|CANCELLED by 1000|0:0|1795311918|Unknown|1795311920|None assigned|None|
 """
 
 
@@ -38,9 +38,14 @@ def test_squeue_rows_answer_to_every_id() -> None:
     assert views["24_3"].start_estimate_t == 1795320000
     assert views["24_1"].start_estimate_t is None
     assert views["24_1"].reason == ""
-    assert (views["24_1"].name, views["24_1"].command, views["30"].command) == ("lab", "/runs/a b/submit.sh", "(null)")
+    assert (views["24_1"].name, views["24_1"].command, views["30"].command) == (
+        "lr=1e-3|wd=0",
+        "/runs/a b/submit.sh",
+        "(null)",
+    )
+    assert views["30"].name == "big run 2"
     assert (views["24_1"].partition, views["30"].partition) == ("gpu", "")
-    assert views["30"].reason == "ReqNodeNotAvail, UnavailableNodes:node[1|2]"
+    assert views["30"].reason == "ReqNodeNotAvail, UnavailableNodes:node[1,2]"
 
 
 def test_sacct_rows_tell_how_jobs_ended() -> None:
@@ -166,6 +171,17 @@ def test_one_question_for_many_jobs(cluster: Cluster, monkeypatch: pytest.Monkey
     assert (views[failed].exit_code, views[waiting].reason) == (3, "BeginTime")
     assert facts is not None
     assert (facts.state, facts.nodes, facts.restarts) == ("RUNNING", views[running].nodes, 0)
+
+
+def test_a_runaway_record_is_no_running_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """slurmctld has lost the job and accounting was never told of its end: squeue, which knows every job that works, is right."""
+    rows = "12|12|RUNNING|0:0|1|1|Unknown|n1|None|run\n13|13|FAILED|3:0|1|1|2|n1|None|run"
+    for name, script in (("squeue", "echo 'Invalid job id specified' >&2; exit 1"), ("sacct", f"echo '{rows}'")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert {job: view.state for job, view in (job_views(["12", "13"]) or {}).items()} == {"13": "FAILED"}
 
 
 def test_silence_is_not_ignorance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

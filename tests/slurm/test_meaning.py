@@ -58,9 +58,18 @@ def test_a_killed_batch_script_is_no_cancel() -> None:
     """Its end is the job's, and SLURM says so in Reason before anybody is told; a scancel leaves none there."""
     signal, now, facts = recorded("scancel")
 
-    for reason in ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:9(Killed)"):
+    for reason in ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:9(Killed)", "OutOfMemory"):
         killed = dataclasses.replace(facts, reason=reason, exit_code=0, signal=9)
         assert meaning_of(killed, signal, restart_count=0, now=now, lead_s=10).kind == "script_gone"
+
+
+@pytest.mark.parametrize("reason", ["NodeDown", "BootFailure", "SystemFailure"])
+def test_a_lost_node_is_no_cancel(reason: str) -> None:
+    """slurmctld shows COMPLETING, not NODE_FAIL, until the processes have ended; the reason is there at once (job_mgr.c)."""
+    signal, now, facts = recorded("scancel")
+    lost = dataclasses.replace(facts, reason=reason)
+
+    assert meaning_of(lost, signal, restart_count=0, now=now, lead_s=10).kind == "unknown"
 
 
 def test_the_grace_times_end_is_known() -> None:

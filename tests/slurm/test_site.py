@@ -69,6 +69,46 @@ def test_partitions_know_their_nodes() -> None:
     assert site("lab-20.11").partitions[0].max_time_s is None
 
 
+@pytest.mark.parametrize(
+    ("gres", "count", "types"),
+    [
+        ("gpu:3090:4(S:0-1)", 4, ("3090",)),
+        ("gpu:4090:8,shard:4090:64", 8, ("4090",)),
+        ("gpu:a100:4(S:0,1),gpu:3g.20gb:2", 6, ("a100", "3g.20gb")),
+        ("gpu:4", 4, ()),
+        ("gpu:h100", 1, ("h100",)),
+        ("gpu", 1, ()),
+        ("(null)", 0, ()),
+    ],
+)
+def test_a_type_of_gpu_is_any_text(gres: str, count: int, types: tuple[str, ...]) -> None:
+    """gres.conf(5): an optional arbitrary string. Types that begin with a digit counted as no GPU, and the job was refused."""
+    (part,) = parse_site(SiteTexts("", "PartitionName=gpu\n", f"gpu|up|3|idle|64|257000|{gres}\n")).partitions
+
+    assert (part.gpus_per_node, part.gpu_types) == (count, types)
+
+
+def test_of_several_partitions_the_shortest_grace_is_sure() -> None:
+    """SLURM chooses among `partition: a,b` later; one that is never preempted shortens nothing."""
+    shown = "\n\n".join(
+        f"PartitionName={name}\n   GraceTime={grace} PreemptMode={mode}\n"
+        for name, grace, mode in (("a", 300, "REQUEUE"), ("b", 60, "CANCEL"), ("c", 0, "OFF"))
+    )
+    found = parse_site(SiteTexts("PreemptType = preempt/partition_prio\n", shown, ""))
+
+    assert [(policy(found, names).grace_s, policy(found, names).preempt_mode) for names in ("a", "a,b", "c,a", "c")] == [
+        (300, "REQUEUE"), (60, "CANCEL"), (300, "REQUEUE"), (0, "OFF"),
+    ]  # fmt: skip
+
+
+def test_a_qos_may_preempt_within_itself() -> None:
+    """PreemptMode=WITHIN: no other QOS names it, and its jobs are preempted all the same."""
+    texts = SiteTexts("PreemptType = preempt/qos\nPreemptMode = REQUEUE\n", "", "", "scav|00:05:00|within,requeue|\n")
+    said = policy(parse_site(texts), None, "scav")
+
+    assert (said.grace_s, said.preempt_mode) == (300, "REQUEUE")
+
+
 @pytest.mark.parametrize(("said", "hosts"), [("ALL", "ALL"), ("login[1-2]", "login[1-2]")])
 def test_from_where_jobs_may_be_submitted(said: str, hosts: str) -> None:
     """AllocNodes names them; nodes that are not among them cannot ask for a replacement."""

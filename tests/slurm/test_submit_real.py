@@ -15,7 +15,7 @@ from login import LIMIT_S, Login
 from launcher.config.load.load import load_job
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
-from launcher.submission.backends import slurm
+from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission.sweeps.points import points_of
 
 pytestmark = pytest.mark.slurm
@@ -144,7 +144,7 @@ def test_submitting_from_inside_a_job_leaks_nothing(cluster: Cluster) -> None:
     done = cluster.run(["srun", "-N1", "env", "-0"])
     inside = dict(entry.partition("=")[::2] for entry in done.stdout.split("\0") if "=" in entry)
     assert "SLURM_JOB_ID" in inside
-    kept = slurm.environment_for_sbatch(inside, {})
+    kept = environment_for_sbatch(inside, {})
 
     assert [name for name in kept if name.startswith("SLURM_")] == ["SLURM_CONF"]
     assert kept["PATH"] == os.environ.get("PATH") or kept["PATH"]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from an_event import an_event
+from squeue import squeue_line
 
 from launcher.run import event_lines
 from launcher.run.paths import RunPaths
@@ -72,7 +73,7 @@ def test_a_job_id_that_slurm_gave_away_again_is_one_runs_job(
     for paths in runs:
         paths.root.mkdir()
         paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "job_name": paths.id}))
-    monkeypatch.setattr(liveness, "_squeue", lambda *_: [f"42 RUNNING {runs[0].id} /x/submit.sbatch"])
+    monkeypatch.setattr(liveness, "_squeue", lambda *_: squeue_line("42", "RUNNING", runs[0].id, o="/x/submit.sbatch"))
     places = [locate(paths) for paths in (runs if newest_first else runs[::-1])]
 
     assert ended(places) == {runs[1].id}

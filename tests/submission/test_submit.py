@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from planning import facts
+from squeue import squeue_line
 
 from launcher.config.load.load import LoadedJob
 from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError, SubmitError
@@ -24,6 +25,7 @@ from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import forget_passed, read_outcome, read_submission, write_outcome
+from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import local as local_backend
 from launcher.submission.backends import slurm as slurm_backend
@@ -386,7 +388,7 @@ def test_a_run_that_is_started_inside_a_run_has_its_own_folder() -> None:
     """The folder in which the outer one was submitted is that of its setup lines alone."""
     outer = {"LAUNCHER_SUBMIT_DIR": "/outer", "LAUNCHER_RUN_DIR": "/outer/run", "PATH": "/bin"}
 
-    assert slurm_backend.environment_for_sbatch(outer, {}) == {"PATH": "/bin"}
+    assert environment_for_sbatch(outer, {}) == {"PATH": "/bin"}
 
 
 def test_no_module_of_the_current_folder_is_run(
@@ -652,7 +654,7 @@ def test_a_failed_resubmission_with_fresh_code_keeps_the_old_copy(job: Make, slu
 def test_a_run_in_the_queue_is_not_submitted_twice(job: Make, slurm: Path, home: Path) -> None:
     """While SLURM knows the job, resubmitting is refused."""
     first = _submit(job(), _facts(home))
-    (slurm / "queue").write_text("PENDING\n")
+    (slurm / "queue").write_text(squeue_line("42", "PENDING"))
     with pytest.raises(StateError, match="has not ended"):
         resubmit.resubmit(first.paths, resubmit.Again())
 

@@ -143,20 +143,27 @@ def homes(key: str) -> list[str]:
 
 def keys_at(path: str) -> list[str]:
     """List the keys that the schema has below a key path, as they are written in a job file."""
-    return _sections().get(path, [])
+    return list(_sections().get(path, {}))
+
+
+def takes_text(path: str) -> bool:
+    """Return whether the schema has a key at ``path`` whose only type is text (or null)."""
+    home, _, key = path.rpartition(".")
+    return {str} == set(_sections().get(home, {}).get(key, ())) - {type(None)}
 
 
 @functools.cache
-def _sections() -> dict[str, list[str]]:
-    """The keys of the job ("") and of each section by its key path, the outer ones first."""
-    found: dict[str, list[str]] = {}
+def _sections() -> dict[str, dict[str, tuple[Any, ...]]]:
+    """The keys of the job ("") and of each section by its key path, the outer ones first, each with its types."""
+    found: dict[str, dict[str, tuple[Any, ...]]] = {}
     todo: list[tuple[str, Any]] = [("", Job)]
     for path, section in todo:
         hints = typing.get_type_hints(section)
-        found[path] = [key_name(f) for f in dataclasses.fields(section)]
-        for f in dataclasses.fields(section):
-            options = (hints[f.name], *typing.get_args(hints[f.name]))
-            todo += [(join(path, key_name(f)), option) for option in options if dataclasses.is_dataclass(option)]
+        found[path] = {
+            key_name(f): typing.get_args(hints[f.name]) or (hints[f.name],) for f in dataclasses.fields(section)
+        }
+        for key, options in found[path].items():
+            todo += [(join(path, key), option) for option in options if dataclasses.is_dataclass(option)]
     return found
 
 

@@ -24,7 +24,7 @@ from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_
 from launcher.config.document.texts import leaves, wrong_text
 from launcher.config.document.validation import describe_errors
 from launcher.config.load.interpolate import resolve_interpolations, room_for
-from launcher.config.load.merge import command_line, merge, target_layer
+from launcher.config.load.merge import command_line, merge, refuse_locked_axes, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
 from launcher.config.load.trust import doubt
@@ -163,6 +163,8 @@ def load_layers(
         faults.problems += layer.document.problems
     container = merge(layers, faults)
     _add_sweep(container, sweep, faults)
+    if isinstance(container.get("sweep"), dict):
+        refuse_locked_axes(layers, container["sweep"], faults)
     # Where a file cannot be read every further complaint would mislead.
     faults.stop_if(lambda p: not p.path and p.origin is not None and p.origin.source != COMMAND_LINE)
     job = check_values(_first_point(container, faults), faults)
@@ -182,7 +184,12 @@ def _add_sweep(container: dict[str, Any], flags: Sequence[str], faults: ProblemL
     faults.problems += problems
     written = container.get("sweep") or {}
     if (found or written) and isinstance(written, dict):
-        container["sweep"] = {**flatten(written), **found}
+        given: dict[str, Any] = {}
+        for key, values in flatten(written):
+            if key in given:
+                faults.add(f"sweep.{key}", f"{key} is set twice under sweep; remove one", "key")
+            given[key] = values
+        container["sweep"] = given | found
     faults.origin.update({f"sweep.{key}": Origin(COMMAND_LINE) for key in found})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from launcher.config.document.source import (
     read_value,
     value_at,
 )
-from launcher.config.document.validation import value_text
+from launcher.config.document.validation import takes_text, value_text
 from launcher.config.load.interpolate import readable
 from launcher.config.load.site_profile import Layer
 
@@ -48,6 +48,8 @@ def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
             document.problems.append(Problem("", said, origin=where))
             continue
         data, said = read_value(value, key)
+        if isinstance(data, (bool, int, float)) and takes_text(key):
+            data = value  # slurm.account=1234: the shell has eaten whatever quotes there were
         if said:
             document.problems.append(Problem(key, said, origin=where))
         else:
@@ -89,6 +91,16 @@ def merge(layers: list[Layer], faults: ProblemList) -> dict[str, Any]:
     return merged
 
 
+def refuse_locked_axes(layers: list[Layer], axes: Iterable[str], faults: ProblemList) -> None:
+    """Refuse each key of a sweep that a layer has locked, or that is above or below such a key."""
+    for axis in axes:
+        owners = (
+            layer.source for layer in layers for name in layer.locked if is_below(axis, name) or is_below(name, axis)
+        )
+        if owner := next(owners, None):
+            faults.add(f"sweep.{axis}", f"{axis} is locked by {owner}; remove it here", "key")
+
+
 def _merge_into(
     target: dict[str, Any], data: dict[str, Any], path: str, faults: ProblemList, origins: dict[str, Origin]
 ) -> None:
@@ -109,9 +121,7 @@ def _copied(value: Any, path: str, faults: ProblemList, origins: dict[str, Origi
     if isinstance(value, list):
         return [_copied(item, join(path, index), faults, origins) for index, item in enumerate(value)]
     if isinstance(value, str) and not readable(value):
-        said = (
-            'this "${" does not begin an interpolation such as ${params.lr}; write "\\${" for the characters themselves'
-        )
+        said = 'this "${" does not begin an interpolation such as ${params.lr}; write \\${ for these characters, \\\\${ in double quotes'
         faults.add(path, said, "value", nearest(origins, path))
         return ""
     return value

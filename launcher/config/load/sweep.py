@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value
@@ -62,22 +62,22 @@ def read_flags(flags: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
         else:
             value, wrong = read_value(f"[{spec}]")
             if wrong:
-                problems.append(Problem(f"sweep.{key}", f'"{spec}" is not a list of values; check brackets and quotes'))
+                unread = f'"{spec}" is not a list of values; check brackets and quotes'
+                said = unread if value is None else wrong
+                problems.append(Problem(f"sweep.{key}", said, origin=Origin(COMMAND_LINE)))
             else:
                 found[key] = value[0] if len(value) == 1 and isinstance(value[0], list) else value
     return found, problems
 
 
-def flatten(sweep: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Write nested keys as key paths: ``{params: {lr: [1]}}`` is ``{params.lr: [1]}``."""
-    flat: dict[str, Any] = {}
+def flatten(sweep: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield values by key path: ``{params: {lr: [1]}}`` is ``params.lr``, ``[1]``."""
     for key, value in sweep.items():
         path = f"{above}.{key}" if above else key
         if isinstance(value, dict):
-            flat.update(flatten(value, path))
+            yield from flatten(value, path)
         else:
-            flat[path] = value
-    return flat
+            yield path, value
 
 
 def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:

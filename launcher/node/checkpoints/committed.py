@@ -168,13 +168,13 @@ def set_aside_beyond(paths: RunPaths, step: int, claim: Claim) -> list[Path]:
 
 
 def collect_garbage(paths: RunPaths, *, claim: Claim, keep_last: int, keep_every_steps: int | None, good: int) -> None:
-    """Delete all but the last ``keep_last`` checkpoints and the multiples of ``keep_every_steps``.
+    """Take away all but the last ``keep_last`` checkpoints up to ``good`` and the multiples of ``keep_every_steps``.
 
-    ``good`` is the step just committed: it stays whatever the numbers say. Does nothing when this claim is stale.
-    Raises OSError when that is not known.
+    ``good`` is the step just committed. Does nothing when this claim is stale. Raises OSError when that is not known.
     """
-    steps = committed_steps(paths)
-    keep = {*steps[-max(2, keep_last) :], good}
+    # What lies beyond was damaged when the run went back, or is a commit that has overtaken this one.
+    steps = [step for step in committed_steps(paths) if step <= good]
+    keep = set(steps[-max(2, keep_last) :])
     if keep_every_steps:
         keep |= {s for s in steps if s % keep_every_steps == 0}
     if good not in steps or not fence.is_current(paths, claim):

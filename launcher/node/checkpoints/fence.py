@@ -215,7 +215,7 @@ def discard_unfinished(paths: RunPaths, claim: Claim) -> None:
 
 
 def take_away(paths: RunPaths, checkpoint: Path, claim: Claim) -> None:
-    """Delete a committed checkpoint, unless there is a newer claim. A missing one is no error.
+    """Take a committed checkpoint away, for `empty_trash`, unless there is a newer claim. A missing one is no error.
 
     Raises OSError when that is not known: the checkpoint is put back, here or by the next leader.
     """
@@ -226,7 +226,7 @@ def take_away(paths: RunPaths, checkpoint: Path, claim: Claim) -> None:
     try:
         current = is_current(paths, claim)
     finally:
-        (discard if current else _put_back)(leaving)
+        (throw_away if current else _put_back)(leaving)
 
 
 def _put_back(leaving: Path) -> None:

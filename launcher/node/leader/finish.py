@@ -67,7 +67,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     completed = decision.action is Action.COMPLETE
     await board.blocking(board.allocation.withdraw_early)
     await board.blocking(board.allocation.run_completed if completed else board.allocation.forbid_requeue)
-    step = max(board.saver.last_step or 0, board.round.step if board.round else 0)
+    step = max(board.saver.last_step or 0, _steps_done(board))
     _end_attempt(board, reason)
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
     board.history.state(picture(board))
@@ -98,11 +98,16 @@ def _end_attempt(board: Board, why: str) -> None:
     board.history.event("attempt_ended", why=why, allocation_s=round(clock.now() - board.began_t, 1))
 
 
+def _steps_done(board: Board) -> int:
+    """The steps of the last round; of ranks that ended before their last report, as their checkpoint says."""
+    return max(board.round.step, board.round.last_finished) if board.round is not None else 0
+
+
 def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
     if board.spec.hold and evidence.kind is Kind.DONE:
         return f"{evidence.text[:1].upper()}{evidence.text[1:]}."
     if decision.action is Action.COMPLETE:
-        step = board.round.step if board.round is not None else 0
+        step = _steps_done(board)
         return f"All {step} steps are done." if step else "The work is done."
     deleted = evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place)
     if deleted or board.saver.last_step is None:

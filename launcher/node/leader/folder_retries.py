@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -26,19 +26,21 @@ async def until_answered(
     *,
     enough: Callable[[], bool] = lambda: False,
     refused: Callable[[OSError], None] = lambda error: None,
+    also: Collection[int] = (),
 ) -> _T:
     """Return what ``work`` returns from a thread; it is retried while the folder ``root`` does not answer.
 
     ``refused`` hears of the first time. Raises NotAskedError after `PATIENCE_S`, or once there is ``enough`` of it; another
-    OSError at once.
+    OSError at once, unless its number is in ``also``.
     """
     now = asyncio.get_running_loop().time
     end, told = now() + PATIENCE_S, False
     while True:
         try:
             return await blocking(lambda: ask_once(work, root))
-        except NotAskedError as error:
-            if enough() or now() >= end:
+        except OSError as error:
+            passes = isinstance(error, NotAskedError) or error.errno in also
+            if not passes or enough() or now() >= end:
                 raise
             if not told:
                 told = True

@@ -206,7 +206,8 @@ class Inbox(wire.Hub):
             saver.give_up(said.step)  # a script's own handler may have ended it in the middle of a step
             return
         for shard in said.shards:
-            if _rank_of(node, round_, shard.rank):
+            if (rank := _rank_of(node, round_, shard.rank)) is not None:
+                rank.shard_step = said.step
                 saver.shard(shard, said, self.board.now())
 
     def _exited(self, rank: Rank, end: wire.WorkerExit) -> None:
@@ -222,7 +223,7 @@ class Inbox(wire.Hub):
         if self._told_to_stop(round_):
             self._left(rank)
         elif clean and round_.script:
-            self._finished(rank, rank.step)
+            self._finished(rank, max(rank.step, rank.shard_step))
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:

@@ -30,7 +30,7 @@ from launcher.node.leader.lost_folder import as_gone
 from launcher.node.leader.nodes import Nodes
 from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.revivals import await_revived
-from launcher.node.leader.run_round import drive_round
+from launcher.node.leader.run_round import drive_round, last_is_saved
 from launcher.node.leader.saving import Saver
 from launcher.node.leader.stop_signals import Signals
 from launcher.node.leader.timed_checks import TimedChecks
@@ -318,7 +318,8 @@ class Leader:
             trained=budgets.rounds > 0,
             finished=round_ is not None
             # every rank has done all its work: also those that had ended before the stop, which were not asked
-            and (round_.all_finished or (stop is not None and stop.all_done(round_.world_size))),
+            and (round_.all_finished or (stop is not None and stop.all_done(round_.world_size)))
+            and last_is_saved(board, round_),
         )
 
     async def _tick(self, checks: TimedChecks) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from launcher.errors import RunDirError
+from launcher.errors import CheckpointError, RunDirError
 from launcher.node.checkpoints import committed
 from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.board import Board
 from launcher.node.leader.folder_retries import until_answered
 from launcher.node.policy.decisions import Evidence, Kind
-from launcher.run.asking import PATIENCE_S, NotAskedError
+from launcher.run.asking import PATIENCE_S, NotAskedError, OwnError
 
 _T = TypeVar("_T")
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     """Return the newest checkpoint that verifies; a fork's origin when the run has none of its own; None: from scratch.
 
-    Evidence when that cannot be found out, or when somebody interrupts meanwhile. Raises RunDirError, CheckpointError.
+    Evidence when that cannot be found out, or when somebody interrupts meanwhile. Raises RunDirError.
     """
     heard: list[tuple[str, str]] = []
     try:
@@ -29,6 +29,8 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
         if found is None and board.spec.resume:
             origin = board.spec.resume
             found = await _asked(board, lambda: committed.open_foreign(origin))
+    except (CheckpointError, OwnError) as error:
+        return Evidence(Kind.NO_RESUME, str(error).rstrip("."))
     except OSError as error:
         raise RunDirError(f"The checkpoints in {board.paths.checkpoints} cannot be read: {error}.") from error
     if isinstance(found, Evidence):
@@ -36,9 +38,10 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     board.first_of_submission = False
     for path, why in heard:
         board.history.event("checkpoint_damaged", path=path, why=why)
-        board.saver.trusted.discard(committed.step_of(path))
-    if found is not None:
-        board.saver.last_step = found.step
+    # What lies beyond is made anew, and saved anew: its checkpoints may be damaged, set aside or deleted.
+    own = found is not None and found.path.parent == board.paths.checkpoints
+    board.saver.trusted = {step for step in board.saver.trusted if own and found is not None and step <= found.step}
+    board.saver.last_step = None if found is None else found.step
     return found
 
 

@@ -62,6 +62,8 @@ class Rank:
     stopped: int | None = Watched(None)  # type: ignore[assignment]
     saved: bool = Watched(True)  # type: ignore[assignment]
     """What it said when it finished."""
+    shard_step: int = 0
+    """The step of its latest part of a checkpoint: its report of that step may come later, or never (os._exit)."""
     handles_usr2: bool = Watched(False)  # type: ignore[assignment]
     """A script with a handler of its own for USR2."""
     exited: bool = Watched(False)  # type: ignore[assignment]
@@ -205,6 +207,11 @@ class Round:
     def all_finished(self) -> bool:
         """Whether every rank has done all its work; a script has ended, too, and so has written what it had open."""
         return self.tally["done"] == self.world_size
+
+    @property
+    def last_finished(self) -> int:
+        """The last step of the ranks that have done all their work; 0: none has."""
+        return max(rank.finished or 0 for rank in self.ranks)
 
     @property
     def unsaved(self) -> bool:

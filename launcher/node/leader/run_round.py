@@ -156,7 +156,7 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
     # A round that ends while it is being stopped is the end of the stop: a new one would be stopped before its first step.
     stop = board.interrupt if board.interrupt and board.interrupt.evidence.kind is not Kind.NODE_LEAVES else None
     if round_.all_finished and (round_.lost or stop is not None):
-        return _finished(board, round_)  # what is left is the last commit, which the leader makes alone
+        return _finished(board, round_, stop, now)  # what is left is the last commit, which the leader makes alone
     if round_.lost:
         return stop.evidence if stop is not None else _lost(round_)
     if (proof := board.saver.proof) is not None and proof.damage is not None and board.interrupt is None:
@@ -171,7 +171,7 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
             return Evidence(Kind.STORE, round_.store_problem)
         return Evidence(Kind.WORKER_FAILED, "a worker failed")
     if round_.all_finished:
-        return _finished(board, round_)
+        return _finished(board, round_, stop, now)
     if board.interrupt is not None:
         return _interruption(board, round_, board.interrupt, now)
     return board.hang or board.at_risk or _grown(board, round_)
@@ -191,17 +191,24 @@ def _lost(round_: Round) -> Evidence:
     return caused(Kind.NODE_LOST, f"node {hosts[0]} {how}", hosts)
 
 
-def _finished(board: Board, round_: Round) -> Evidence | None:
-    """Return the end of all work, once the last checkpoint is committed."""
-    last = max((r.finished or 0) for r in round_.ranks)
+def _finished(board: Board, round_: Round, stop: Interrupt | None, now: float) -> Evidence | None:
+    """Return the end of all work, once the last checkpoint is committed; the stop, where its time is over before that."""
     saver = board.saver
-    if saver.is_committing(last) or (saver.proof is not None and saver.proof.pending):
-        return None
-    if saver.is_committed(last) or not (round_.unsaved or last in (saver.uncommitted, saver.failed_step)):
+    if saver.is_committing(round_.last_finished) or (saver.proof is not None and saver.proof.pending):
+        return stop.evidence if stop is not None and now >= stop.deadline else None
+    if last_is_saved(board, round_):
         return Evidence(Kind.DONE, "every rank has finished")
     return caused(
         Kind.LAST_SAVE, f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
     )
+
+
+def last_is_saved(board: Board, round_: Round) -> bool:
+    """Return whether the last checkpoint of ranks that have finished is committed, or there is none to wait for."""
+    saver, last = board.saver, round_.last_finished
+    if saver.is_committed(last):
+        return True
+    return not (saver.is_committing(last) or round_.unsaved or last in saver.failed_steps)
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:
@@ -286,7 +293,9 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
         for node in round_.nodes:
             if node.here and node.index not in round_.cleared:
                 board.exclude(node, f"it could not end its workers within {board.timing.clear_s:.0f} s")
-    await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced)
+    it = board.interrupt
+    late = lambda: board.fenced or (it is not None and board.now() >= it.deadline)  # noqa: E731
+    await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced, late)
     await board.blocking(lambda: fence.discard_unfinished(board.paths, board.claim))
     fence.empty_trash_beside(board.paths)
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too

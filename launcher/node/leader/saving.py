@@ -22,6 +22,7 @@ from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
 from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.rounds import Round
+from launcher.node.leader.save_progress import Asked, Save
 from launcher.node.leader.verify import Proof
 from launcher.node.wire.messages import HEARTBEAT_S, RankShard, ShardsWritten
 from launcher.run.intervals import young_daly_s
@@ -33,37 +34,14 @@ _AHEAD_S = 0.3 + HEARTBEAT_S
 """The step asked for lies so far ahead: a message reaches every worker in 0.3 s, and what is known of the ranks may be a heartbeat old."""
 _ACK_S = 30.0
 _PENDING_S = 1800.0
-"""A save whose shards have not all come by then is given up (a script may not save when asked)."""
+"""A save of which nothing was heard for so long is not coming (a script may not save when asked), or is stuck."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 _LOOK_S = 0.5
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The ranks' parts are written: a few kilobytes are missing, and room may come. The ranks try again, too."""
 HOPELESS = 3
 """The round ends after so many saves in a row that failed for a lasting reason (the state itself, or permissions)."""
-
-
-@dataclass
-class Save:
-    """One save being written by the workers of a round."""
-
-    step: int
-    began: float
-    reason: str = "interval"
-    shards: dict[int, Shard] = field(default_factory=dict)
-    seconds: float = 0.0
-    blocked_s: float = 0.0
-    failed: bool = False
-    committing: bool = False
-
-
-@dataclass
-class Asked:
-    """A save asked for at a step ahead."""
-
-    id: int
-    step: int
-    at: float
-    acks: set[int] = field(default_factory=set)
-    refused: bool = False
 
 
 @dataclass
@@ -89,10 +67,8 @@ class Saver:
     last_error: str = ""
     permanent: int = 0
     """Saves in a row that failed for a reason that another try does not remove."""
-    failed_step: int | None = None
-    """The latest step of which a rank could not write its part."""
-    uncommitted: int | None = None
-    """The step whose parts are all there and could not be committed."""
+    failed_steps: set[int] = field(default_factory=set)
+    """Steps of which a part could not be written, or that could not be committed."""
     proof: Proof | None = None
     """Of the checkpoint that the round resumed from, where that is large."""
     _saves: dict[int, Save] = field(default_factory=dict)
@@ -103,8 +79,6 @@ class Saver:
     _last_begun: float = 0.0
     _retry_at: float = math.inf
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by each commit: a later checkpoint waits for the earlier one, so that the last that is told is the newest."""
     _deletions: set[asyncio.Task[None]] = field(default_factory=set)
     """Of old checkpoints and lost saves: terabytes on a slow file system take minutes, for which no requeue can wait."""
     _removing: set[int] = field(default_factory=set)
@@ -122,18 +96,22 @@ class Saver:
         self.proof = Proof(resumed, self.blocking, self.wake) if resumed is not None and resumed.unread else None
         self._saves.clear()
         self._lost.clear()
+        self.failed_steps.clear()
         self._asked = None
         self._hurry = lambda: False
         self._last_begun = now
         self._retry_at = now if self.failures else math.inf
 
-    async def quiesce(self, hurry: Callable[[], bool]) -> None:
+    async def quiesce(self, hurry: Callable[[], bool], late: Callable[[], bool] = lambda: False) -> None:
         """Wait until every complete save is committed (or has failed); read no further what the round resumed from.
 
-        In a ``hurry`` a folder that does not answer is not waited for.
+        In a ``hurry`` a folder that does not answer is not waited for; once it is ``late`` no proof is, and the saves that
+        wait for it are given up.
         """
         self._hurry = hurry
         while waited := [*self._tasks, *(() if hurry() else self._deletions)]:
+            if late() and self.proof is not None:
+                self.proof.stop()
             await asyncio.wait(waited, timeout=_LOOK_S)
         if self.proof is not None:
             await self.proof.halt()
@@ -144,7 +122,7 @@ class Saver:
         """Note that a worker has begun to save ``step``."""
         if not self.is_committed(step) and step not in self._removing:
             self._lost.discard(step)  # a worker tries its last save again
-            self._get(step, now)
+            self._get(step, now).heard = now
 
     def shard(self, shard: RankShard, message: ShardsWritten, now: float) -> None:
         """Take in a rank's durable part, of a message; the last one makes the checkpoint."""
@@ -155,6 +133,7 @@ class Saver:
             self._tell_committed(step, [rank])
             return
         save = self._get(step, now)
+        save.heard = now
         save.shards[rank] = Shard(rank, shard.files, message.hash_name, shard.meta or None)
         save.seconds = max(save.seconds, message.seconds)
         save.blocked_s = max(save.blocked_s, message.blocked_s)
@@ -201,7 +180,7 @@ class Saver:
         if self._asked is not None and self._asked.step > step:
             self.give_up(self._asked.step)
             self._asked = None
-        for later in [s for s in self._saves if s > step]:
+        for later in [s for s, save in self._saves.items() if s > step and not save.committing]:
             self.give_up(later)
 
     def label_stop(self, step: int, now: float) -> None:
@@ -233,8 +212,11 @@ class Saver:
         return min(high, max(low, young_daly_s(max(statistics.fmean(self._costs), 0.001), mttf_s)))
 
     def at_risk_s(self, now: float) -> float:
-        """Return seconds of work that would be lost while saving fails; 0 while it works."""
-        return now - max(self.last_t or 0.0, self.round.began) if self.failures else 0.0
+        """Return seconds of work that would be lost while saving fails, or is stuck; 0 while it works."""
+        stuck = any(
+            save.heard and not save.committing and now - save.heard > _PENDING_S for save in self._saves.values()
+        )
+        return now - max(self.last_t or 0.0, self.round.began) if self.failures or stuck else 0.0
 
     def tick(self, now: float, mttf_s: float) -> None:
         """Ask for a save when one is due. Call it while the round trains and nothing stops it."""
@@ -243,9 +225,17 @@ class Saver:
                 self.give_up(self._asked.step)
                 self._asked = None
             return
-        for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
-            self.history.warn(f"not every rank has saved step {save.step:,}; the leader gave that save up")
-            self.give_up(save.step)
+        for save in [s for s in self._saves.values() if not s.committing and now - max(s.began, s.heard) > _PENDING_S]:
+            if not save.heard:
+                self.history.warn(f"no rank has saved step {save.step:,}; the leader gave that save up")
+                self.give_up(save.step)
+            elif self.round.script:
+                self._lose(
+                    save,
+                    f"nothing was heard of it for {_PENDING_S / 60:.0f} minutes, and not every rank has saved",
+                    None,
+                    now,
+                )
         if not self.spec.enabled or self._saves or self._removing:  # one in flight
             return
         if now < self._retry_at and now - self._last_begun < self._interval_s(mttf_s):
@@ -301,7 +291,8 @@ class Saver:
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
-        self.failures, save.failed, self.failed_step = self.failures + 1, True, save.step
+        self.failures, save.failed = self.failures + 1, True
+        self.failed_steps.add(save.step)
         self.last_error = error
         self.history.event("save_failed", step=save.step, error=error, errno_name=errno.errorcode.get(number or 0))
         if not keep:
@@ -310,15 +301,13 @@ class Saver:
         self.wake()
 
     async def _commit(self, save: Save, round_: Round) -> None:
-        async with self._in_order:
-            await self._commit_now(save, round_)
-
-    async def _commit_now(self, save: Save, round_: Round) -> None:
         now = asyncio.get_running_loop().time
         claim = self.history.claim
         if self.proof is not None and not await self.proof.good():
             self.give_up(save.step)
             return
+        if self._saves.get(save.step) is not save:
+            return  # given up while it waited
 
         def work() -> CommittedCheckpoint:
             return committed.commit_checkpoint(
@@ -338,11 +327,11 @@ class Saver:
                 work,
                 self.paths.root,
                 enough=lambda: self._hurry(),
-                refused=lambda error: self.history.warn(f"a checkpoint cannot be committed ({error}); retrying"),
+                refused=lambda error: self._refused(error),
+                also=_FULL,
             )
         except OSError as error:
             self.fenced = self.fenced or isinstance(error, fence.StaleError)
-            self.uncommitted = save.step
             self._lose(save, str(error.strerror or error), error.errno, now())
             return
         except Exception as error:  # what a worker reported makes no checkpoint (a malformed shard): that save is lost
@@ -350,6 +339,10 @@ class Saver:
             return
         self._committed(save, done, round_, now())
         self._begin_task(self._deletions, self._collect(done.step))
+
+    def _refused(self, error: OSError) -> None:
+        self.history.warn(f"a checkpoint cannot be committed ({error}); retrying")
+        fence.empty_trash_beside(self.paths)  # on a full disk that may be all it needs
 
     async def _collect(self, good: int) -> None:
         keep = self.spec
@@ -363,6 +356,7 @@ class Saver:
                     good=good,
                 )
             )
+        fence.empty_trash_beside(self.paths)
 
     def _begin_task(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -371,21 +365,23 @@ class Saver:
 
     def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)
-        if done.step >= (self.last_step or 0):
-            self.last_step, self.last_t = done.step, now
+        overtaken = done.step < (self.last_step or 0)  # commits run side by side: the last that is told is the newest
         self.trusted.add(done.step)
+        self.failed_steps.discard(done.step)
         self.failures, self.permanent, self._retry_at = 0, 0, math.inf
         self._costs.append(save.blocked_s or save.seconds)
-        self.history.event(
-            "saved",
-            step=done.step,
-            seconds=round(now - save.began, 4),
-            write_s=round(save.seconds, 4),
-            blocked_s=round(save.blocked_s, 4),
-            bytes=done.bytes,
-            path=str(done.path),
-            reason=save.reason,
-        )
+        if not overtaken:
+            self.last_step, self.last_t = done.step, now
+            self.history.event(
+                "saved",
+                step=done.step,
+                seconds=round(now - save.began, 4),
+                write_s=round(save.seconds, 4),
+                blocked_s=round(save.blocked_s, 4),
+                bytes=done.bytes,
+                path=str(done.path),
+                reason=save.reason,
+            )
         if round_ is self.round:
             self._tell_committed(done.step)
         self.wake()

@@ -19,6 +19,7 @@ class Proof:
         self.damage: str | None = None
         """What is wrong with the checkpoint, once that is known."""
         self._halted = threading.Event()
+        self._read_all = False
         self._blocking, self._wake = blocking, wake
         self._task = asyncio.get_running_loop().create_task(self._read())
 
@@ -28,22 +29,26 @@ class Proof:
         return not self._task.done()
 
     async def good(self) -> bool:
-        """Wait until it is read; return whether nothing is wrong."""
+        """Wait until it is read; return whether nothing is wrong. False, too, where reading was stopped: nothing is known then."""
         await asyncio.shield(self._task)
-        return self.damage is None
+        return self.damage is None and self._read_all
+
+    def stop(self) -> None:
+        """Stop reading."""
+        self._halted.set()
 
     async def halt(self) -> None:
-        """Stop reading: the round is over."""
-        self._halted.set()
+        """Stop reading, and wait for that: the round is over."""
+        self.stop()
         await asyncio.shield(self._task)
 
     async def _read(self) -> None:
         folder = self.checkpoint.path
         try:
             work = lambda: why_damaged(folder, halted=self._halted.is_set)  # noqa: E731
-            why = await until_answered(self._blocking, work, folder.parents[1], enough=self._halted.is_set)
+            self.damage = await until_answered(self._blocking, work, folder.parents[1], enough=self._halted.is_set)
+            self._read_all = True
         except OSError as error:  # it may be whole; the next round looks again
-            why = f"it cannot be read: {error}"
-        if not self._halted.is_set():
-            self.damage = why
+            if not self._halted.is_set():
+                self.damage = f"it cannot be read: {error}"
         self._wake()

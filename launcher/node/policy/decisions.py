@@ -29,6 +29,8 @@ class Kind(str, Enum):
     LAST_SAVE = "last_save_failed"
     DAMAGED = "checkpoint_damaged"
     """The checkpoint that the round resumed from: it was read while the round ran already."""
+    NO_RESUME = "no_resume"
+    """What the run is to go on from cannot be read here, and no retry changes that."""
     NODES_MISSING = "nodes_missing"
     PORTS_TAKEN = "ports_taken"
     """The leader can listen on none of its candidate ports."""
@@ -174,6 +176,7 @@ TABLE: tuple[Row, ...] = (
     Row((K.HOURS,), _always, A.FAIL, "`launcher resubmit` with a higher cap continues it"),
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
     Row((K.CANNOT_SAVE,), _always, A.FAIL, "all further work would be lost"),
+    Row((K.NO_RESUME,), _always, A.FAIL, "another attempt would find the same"),
     Row((K.LAST_SAVE,), _always, A.FAIL, "the training is done and is not repeated; `launcher resubmit` goes on from the newest checkpoint"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),

@@ -207,7 +207,7 @@ def _decided(h: History, decision: ev.Decided) -> Root | None:
         return None
     triggers: dict[str, tuple[type[Event], ...]] = {
         "start": (ev.NodeMissing,), "preflight": (ev.PreflightDone,), "disk_full": (ev.SaveFailed,),
-        "save": (ev.SaveFailed,), "gone": (), "unreadable": (),
+        "save": (ev.SaveFailed,), "gone": (), "unreadable": (), "no_resume": (),
     }  # fmt: skip
     trigger = _before(h, decision, *triggers.get(simple, (ev.SignalReceived, ev.StopRequested)))
     root = Root(simple, trigger, cause=_cause((h.outcome or {}).get("cause")), decision=decision)

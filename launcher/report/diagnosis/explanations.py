@@ -349,6 +349,11 @@ def _unreadable(root: Root, h: History, s: RunSummary) -> Explanation:
     return Explanation(f"{_clause(root)}.", f"check the file system of {h.paths.root}, then: {_AGAIN}")
 
 
+@_explains("no_resume")
+def _no_resume(root: Root, h: History, s: RunSummary) -> Explanation:
+    return Explanation(f"{_clause(root)}.", f"set that right, then: {_AGAIN}")
+
+
 def _clause(root: Root) -> str:
     """What happened, of a decision's ``what happened; what is done.``"""
     return ((root.decision and root.decision.reason) or "").partition("; ")[0].rstrip(".")

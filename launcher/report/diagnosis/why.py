@@ -216,7 +216,7 @@ def _safe(h: History, s: RunSummary) -> str:
     if not as_dict(h.spec.get("checkpoint")).get("enabled", True):
         return ""
     damaged = {(e.path or "").rstrip("/").rsplit("/", 1)[-1] for e in h.of(ev.CheckpointDamaged)}
-    for e in reversed(list(h.of(ev.Saved))):
+    for e in reversed(h.standing_saves):
         if e.step is not None and f"step-{e.step:08d}" not in damaged:
             return f"step {formats.count(e.step)}, complete on disk"
     own = h.last(ev.Saved)

@@ -11,7 +11,7 @@ import math
 import time
 from typing import Any
 
-from launcher.report.model.history import History, read_history
+from launcher.report.model.history import EventFile, History, read_history
 from launcher.run import clock
 from launcher.run.events import AttemptStarted, Requeued, RoundStarted, RunSubmitted
 from launcher.run.files import read_object
@@ -100,10 +100,11 @@ class Hearing:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Any, float]] = {}
+        self._events: dict[str, EventFile] = {}
 
     def read(self, paths: RunPaths) -> History:
         """The run's files, and for how long they have not changed."""
-        h = read_history(paths)
+        h = read_history(paths, self._events.setdefault(str(paths.root), EventFile(paths.events)))
         told, now = (h.state.get("t"), len(h.events)), time.monotonic()
         before, since = self._seen.get(str(paths.root), (None, now))
         since = since if told == before else now

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import glob
 import sys
 from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 from launcher.frozen import frozen
-from launcher.run.events import AttemptStarted, Ended, Event, EventKind, RunSubmitted, parse_event
-from launcher.run.files import Damage, read_lines, read_object
+from launcher.run.events import (
+    AttemptStarted,
+    Ended,
+    Event,
+    EventKind,
+    FirstStep,
+    RoundStarted,
+    RunSubmitted,
+    Saved,
+    parse_event,
+)
+from launcher.run.files import Damage, GrowingFile, parse_lines, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.state import sound_submission
 
@@ -89,6 +101,34 @@ class History:
         return None if later else self.raw_outcome
 
     @cached_property
+    def standing_saves(self) -> list[Saved]:
+        """The checkpoints that were saved and that no later round has gone back behind, oldest first."""
+        saves: list[Saved] = []
+        newest = 0
+        for e in self.events:
+            done = newest
+            match e:
+                case Saved():
+                    saves.append(e)
+                    newest = max(newest, e.step or 0)  # a script's own checkpoint has no step
+                    continue
+                case RoundStarted() if e.resume_step is not None:
+                    done = e.resume_step
+                case FirstStep() if e.step is not None:  # scripts may resume in their own way
+                    done = e.step - 1
+            if done < newest:
+                saves, newest = [s for s in saves if s.step is None or s.step <= done], done
+        return saves
+
+    @cached_property
+    def checkpoints(self) -> list[int]:
+        """The steps of the checkpoints that are in the run's folder now: old ones are deleted."""
+        from launcher.run.manifest import MANIFEST  # with hash functions, which no other reader of a history needs
+
+        names = glob.glob(f"step-*/{MANIFEST}", root_dir=self.paths.checkpoints)
+        return [int(step) for name in names if (step := name.partition("/")[0].removeprefix("step-")).isdecimal()]
+
+    @cached_property
     def _places(self) -> dict[int, int]:
         return {id(e): place for place, e in enumerate(self.events)}
 
@@ -145,34 +185,74 @@ def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
-    """Return the events at ``path`` in the order written, and add to ``damage`` how many lines could not be read in full.
+class EventFile:
+    """The events of one file that is read again and again: what was appended since is parsed, and nothing else."""
 
-    A line without a type is left out; one without a time has that of the line before.
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file, self._kept, self._strange = GrowingFile(self._path), list[Event](), 0
+
+    def read(self, damage: list[Damage] | None = None) -> list[Event]:
+        """Return the events in the order written, and add to ``damage`` how many lines could not be read in full.
+
+        A line without a type is left out; one without a time has that of the line before. Never raises for the file.
+        """
+        name, problems = self._path.name, [] if damage is None else damage
+        try:
+            anew, (*whole, rest) = self._file.read()
+        except OSError as error:
+            self._begin()
+            if not isinstance(error, FileNotFoundError):
+                problems.append(Damage(name, error.strerror or str(error)))
+            return []
+        if anew:
+            self._kept, self._strange = [], 0
+        fresh = _parsed(name, whole, self._kept[-1:])
+        if fresh is None:
+            self._begin()
+            return self.read(damage)
+        self._kept += fresh[0]
+        self._strange += fresh[1]
+        found = list(self._kept)
+        tail, odd = _parsed(name, [rest], found[-1:]) or ([], 0)
+        torn = bool(rest.strip()) and not tail
+        strange = self._strange + (0 if torn else odd)
+        if torn or strange:
+            problems.append(Damage(name, lines=strange, torn=torn))
+        if not self._kept:
+            self._begin()  # lines without a time have that of the first that has one
+        return found + tail
+
+
+def _parsed(name: str, lines: list[bytes], before: list[Event]) -> tuple[list[Event], int] | None:
+    """Return the events in whole lines of the file ``name`` that follow ``before``, and how many could not be read in full.
+
+    None where the clock went back: then what came before has to be moved, too (`in_order`).
     """
-    found: list[Damage] = []
-    lines = read_lines(path, found)
-    told = [line for line in lines if isinstance(line.get("type"), str)]
+    damage: list[Damage] = []
+    objects = parse_lines(name, [*lines, b""], damage)
+    told = [line for line in objects if isinstance(line.get("type"), str)]
     odd = [_drop_strange(line) or line.get("t") is None for line in told]
-    t = next((line["t"] for line in told if line.get("t") is not None), None)
+    t = next((t for t in (*(e.t for e in before), *(line.get("t") for line in told)) if t is not None), None)
     told = [] if t is None else told
-    strange = len(lines) - len(told)
+    strange = len(objects) - len(told) + sum(d.lines for d in damage)
     for line in told:
         t = line["t"] = t if line.get("t") is None else line["t"]
+    if before and any(b < a for a, b in pairwise([before[-1].t, *(line["t"] for line in told)])):
+        return None
     events = []
     for line, is_odd in zip(in_order(told), odd, strict=False):
         problems: list[str] = []
         events.append(parse_event(line, problems))
         strange += is_odd or bool(problems)
-    if strange:
-        found = [Damage(path.name, lines=strange + sum(d.lines for d in found), torn=any(d.torn for d in found))]
-    if damage is not None:
-        damage += found
-    return events
+    return events, strange
 
 
-def read_history(paths: RunPaths) -> History:
-    """Read the run at ``paths``; never raises for what the files hold."""
+def read_history(paths: RunPaths, events: EventFile | None = None) -> History:
+    """Read the run at ``paths``; never raises for what the files hold. ``events``: its file of them, read before."""
     damage: list[Damage] = []
     state = _plain(read_object(paths.state, damage) or {})
     outcome = read_object(paths.outcome, damage)
@@ -180,7 +260,7 @@ def read_history(paths: RunPaths) -> History:
         state["ranks"] = [_plain(r) for r in as_list(state["ranks"]) if isinstance(r, dict)]
     return History(
         paths=paths,
-        events=read_events(paths.events, damage),
+        events=(events or EventFile(paths.events)).read(damage),
         state=state,
         raw_outcome=None if outcome is None else _plain(outcome),
         spec=read_object(paths.spec, damage) or {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -69,20 +70,15 @@ def ledger(history: History, until: float) -> Ledger:
     """Account for the run's time up to ``until``: its end, or now."""
     segments = timeline(history, until)
     seconds = {kind: sum(s.seconds for s in segments if s.kind == kind) for kind in KINDS}
-    allocated = sum(s.seconds for s in segments if s.kind not in ("queued", "away"))
-    keys = ("nodes", "spare_nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task")
-    nodes, spares, gpus, tasks, cpus = (as_number(history.spec.get(key)) or 0 for key in keys)
-    node_hours = allocated / 3600 * (nodes + spares)
-    if history.spec.get("least_nodes"):  # SLURM may have given fewer, another number to each attempt
-        came = _nodes_that_came(history)
-        held = [(s.seconds, s.attempt) for s in segments if s.kind not in ("queued", "away")]
-        node_hours = sum(seconds * came.get(attempt, nodes) for seconds, attempt in held) / 3600
+    keys = ("gpus_per_node", "tasks_per_node", "cpus_per_task")
+    gpus, tasks, cpus = (as_number(history.spec.get(key)) or 0 for key in keys)
+    node_hours, spare_hours = _node_hours(history, segments)
     stops = interruptions(history)
     return Ledger(
         seconds=seconds,
         segments=segments,
         gpu_hours=node_hours * gpus,
-        spare_gpu_hours=allocated / 3600 * spares * gpus,
+        spare_gpu_hours=spare_hours * gpus,
         node_hours=node_hours,
         cpu_hours=node_hours * tasks * cpus,
         lost_steps=sum(i.lost_steps or 0 for i in stops),
@@ -90,12 +86,35 @@ def ledger(history: History, until: float) -> Ledger:
     )
 
 
-def _nodes_that_came(history: History) -> dict[int | None, int]:
-    """Return how many nodes joined each attempt."""
-    joined: dict[int | None, set[int | None]] = {}
-    for e in history.of(ev.NodeJoined):
-        joined.setdefault(e.attempt, set()).add(e.node)
-    return {attempt: len(nodes) for attempt, nodes in joined.items()}
+def _node_hours(history: History, segments: list[Segment]) -> tuple[float, float]:
+    """Return nodes times hours of all allocations, and of that what stood by: the nodes beyond those that a round takes."""
+    nodes, spares = (as_number(history.spec.get(key)) or 0 for key in ("nodes", "spare_nodes"))
+    # SLURM may have given fewer than a range's most, another number to each attempt, and some of them later.
+    came = _nodes_that_came(history) if history.spec.get("least_nodes") else {}
+    held = spare = 0.0
+    for s in segments:
+        if s.kind in ("queued", "away"):
+            continue
+        if s.attempt in came:
+            seconds = [max(0.0, s.end - max(s.start, t)) for t in came[s.attempt]]
+            held += sum(seconds)
+            spare += sum(seconds[int(nodes) :])
+        else:
+            held += s.seconds * (nodes + spares)
+            spare += s.seconds * spares
+    return held / 3600, spare / 3600
+
+
+def _nodes_that_came(history: History) -> dict[int | None, list[float]]:
+    """Return since when each node of each attempt was held: from its beginning those that joined before the first round."""
+    joined: dict[int | None, dict[int | None, float]] = {}
+    begun: set[int | None] = set()
+    for e in history.of(ev.NodeJoined, ev.RoundStarted):
+        if isinstance(e, ev.NodeJoined):
+            joined.setdefault(e.attempt, {}).setdefault(e.node, e.t if e.attempt in begun else 0.0)
+        else:
+            begun.add(e.attempt)
+    return {attempt: list(nodes.values()) for attempt, nodes in joined.items()}
 
 
 def shares(book: Ledger) -> dict[str, int]:
@@ -135,29 +154,35 @@ _UNPLANNED = (*_CAUSES.values(), "leader", "unknown")
 def interruptions(history: History) -> list[Interruption]:
     """What stopped training, oldest first: one per round at most, its first cause."""
     out: list[Interruption] = []
+    told = (
+        0  # so many came before the newest first step; of those after it the first has lost its steps, the others none
+    )
     cause: tuple[float, str, int | None] | None = None
     step: int | None = None
     attempt: int | None = None
+    alive_t = 0.0
     closed = {e.attempt for e in history.of(ev.AttemptEnded, ev.Stopped, ev.Ended)}
     for e in history.events:
         if cause is None and (name := _cause(e)):
             cause = (e.t, name, e.attempt)
         elif isinstance(e, ev.AttemptStarted) and cause is None and attempt is not None and attempt not in closed:
-            last_t = max(other.t for other in history.events if other.attempt == attempt)
-            cause = (last_t, "leader", attempt)  # it died, and nobody had the time to say so
+            cause = (alive_t, "leader", attempt)  # it died, and nobody had the time to say so
         elif isinstance(e, ev.Stopped) and cause is not None:
             out.append(Interruption(*cause, e.lost_steps))
             cause, step = None, None
-        elif isinstance(e, ev.FirstStep):
-            if cause is not None:
-                lost = None
-                if step is not None and e.step is not None and cause[1] != "leader":  # it could not write its last step
-                    lost = max(0, step - e.step + 1)
-                out.append(Interruption(*cause, lost))
-            cause, step = None, None
+        elif isinstance(e, (ev.RoundStarted, ev.FirstStep)) and cause is not None:
+            out.append(Interruption(*cause, None))
+            cause = None
+        if isinstance(e, ev.FirstStep):
+            lost = None if step is None or e.step is None else max(0, step - e.step + 1)
+            for n in range(told, len(out)):
+                if out[n].lost_steps is None and out[n].cause != "leader":  # it could not write its last step
+                    out[n] = dataclasses.replace(out[n], lost_steps=lost if n == told else 0)
+            told, step = len(out), None
         if isinstance(e, _TELL_STEPS) and e.step is not None:
             step = e.step if step is None else max(step, e.step)
-        attempt = attempt if e.attempt is None else e.attempt
+        if e.attempt is not None:
+            attempt, alive_t = e.attempt, e.t
     if cause is not None:
         out.append(Interruption(*cause, None))
     return out

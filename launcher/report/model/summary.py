@@ -221,7 +221,7 @@ def _whole(value: object) -> int | None:
 def _progress(h: History, picture: dict[str, Any]) -> dict[str, Any]:
     """Where it is: the leader's picture, and the events where that is missing or older."""
     outcome = h.outcome or {}
-    saved, begun = h.last(ev.Saved), h.last(ev.RoundStarted)
+    saved, begun = next(reversed(h.standing_saves), None), h.last(ev.RoundStarted)
     ranks = [r for r in as_list(picture.get("ranks") or (begun and begun.to_wire()["ranks"])) if isinstance(r, dict)]
     hosts = as_list(picture.get("nodes")) or list(dict.fromkeys(str(r["host"]) for r in ranks if r.get("host")))
     steps = chain(

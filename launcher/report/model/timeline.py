@@ -98,8 +98,11 @@ class _Reader:
                 self.allocated.setdefault(e.attempt, e.t - e.allocation_s)
         if began := history.state.get("allocation_t"):
             self.allocated.setdefault(history.state.get("attempt"), began)
+        self.final = {e.attempt for e in history.of(ev.Ended)} - {e.attempt for e in history.of(ev.Requeued)}
+        """The attempts that ended the run; every other that ended has given its allocation back."""
         script = as_dict(history.spec.get("work")).get("kind") in ("script", "module")
-        self.silent_script = script and history.last(ev.FirstStep) is None
+        told = history.last(ev.FirstStep) is not None or history.state.get("total_steps") is not None
+        self.silent_script = script and not told
 
     def close(self, t: float, kind: str, *, failed: bool = False) -> None:
         """End the open piece at ``t``; what follows is of ``kind``. ``failed``: a training ended by a failure."""
@@ -117,10 +120,7 @@ class _Reader:
         """Take in one event."""
         match e:
             case ev.RunSubmitted():
-                if self.since is None:
-                    self.since = e.t
-                elif self.kind == "away":
-                    self.close(e.t, "queued")
+                self._on_submitted(e)
                 return
             case ev.AttemptStarted():
                 self._on_attempt_started(e)
@@ -154,15 +154,29 @@ class _Reader:
             case ev.Ended():
                 self.close(e.t, "away")
                 if e.state != "completed":
-                    self._keep(max((s.step for s in self.history.of(ev.Saved) if s.step is not None), default=0))
+                    self._keep(max((s.step for s in self.history.standing_saves if s.step is not None), default=0))
         self.last_t = max(self.last_t, e.t)
+
+    def _on_submitted(self, e: ev.RunSubmitted) -> None:
+        if self.since is None:
+            self.since = e.t
+        elif self.kind not in ("queued", "away"):  # the attempt before ended and left no message: nobody knew, or cared
+            self.close(min(self._last_sign(), e.t), "away", failed=True)
+        if self.kind == "away":
+            self.close(e.t, "queued")
+
+    def _last_sign(self) -> float:
+        """When the attempt is last known to have lived: its leader's picture is newer than its last event."""
+        picture = self.history.state
+        alive = picture.get("t") if picture.get("attempt") == self.attempt else None
+        return max(self.last_t, alive or 0.0)
 
     def _on_attempt_started(self, e: ev.AttemptStarted) -> None:
         t, again = e.t, e.submitted_t
         if self.since is None:
             self.since = again or t
         if self.kind not in ("queued", "away"):  # the attempt before ended and left no message
-            died = again if again is not None and self.last_t <= again <= t else self.last_t
+            died = again if again is not None and self.last_t <= again <= t else self.last_t  # SLURM requeues at once
             self.close(died, "queued", failed=True)
         # An allocation begins some seconds before its leader's first event.
         self.close(max(min(t, self.allocated.get(e.attempt, t)), self.since), "start-up")
@@ -218,9 +232,7 @@ class _Reader:
             self.kind = "stopped"
             self.close(e.t, "away")
             return
-        begun = self.history.last(ev.AttemptStarted)
-        comes_back = self.history.outcome is None or (begun is not None and begun.t >= e.t)
-        self.close(e.t, "queued" if comes_back else "stopped")
+        self.close(e.t, "stopped" if e.attempt in self.final else "queued")
 
     def _point(self, t: float, step: float | None) -> None:
         if step is not None and self.current is not None and t >= self.current.points[-1][0]:

@@ -1,4 +1,4 @@
-"""What is wrong or slow with a run while it lives, the most pressing first: a sentence each, and what to do. Pure."""
+"""What is wrong or slow with a run while it lives, the most pressing first: a sentence each, and what to do."""
 
 from __future__ import annotations
 
@@ -155,10 +155,10 @@ def _whose(e: ev.NotFinite, s: RunSummary) -> str:
 
 def _go_back(h: History, s: RunSummary, step: int | None) -> str:
     """How to continue from before it."""
-    good = [e.step for e in h.of(ev.Saved) if e.step is not None and e.step < (step or 0)]
-    return f"launcher cancel {_short(s)}" + (
-        f", then: launcher resubmit {_short(s)} --code --from {max(good)}" if good else ""
-    )
+    good = [saved for saved in h.checkpoints if saved < (step or 0)]
+    if not good:
+        return f"launcher cancel {_short(s)} ends it; there is no checkpoint from before step {formats.count(step)}"
+    return f"launcher cancel {_short(s)}, then: launcher resubmit {_short(s)} --code --from {max(good)}"
 
 
 def _ended(s: RunSummary, now: float) -> Iterator[Trouble]:
@@ -195,7 +195,7 @@ def _slow(s: RunSummary) -> Iterator[Trouble]:
     data = next((as_number(r.get("data_part")) for r in s.ranks if r.get("rank") == worst), None)
     part = f" ({100 * data:.0f} % of it waiting for data)" if data is not None and data >= _WAITS else ""
     look = (
-        f"launcher shell {_short(s)} --rank {worst} top"
+        f"launcher shell --rank {worst} {_short(s)} top"
         if not part
         else f"look at the data set's file system on {_host(s, worst)}"
     )

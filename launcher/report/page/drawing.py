@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import calendar
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate, groupby
 
 from launcher.frozen import frozen
@@ -123,13 +124,21 @@ def _ticks(segments: list[Segment], at: _Axis) -> list[tuple[float, str]]:
     begin, end = segments[0].start, segments[-1].end
     span = sum(s.seconds for s in segments if s.kind != "away")
     step = next((n for n in _NICE if span / n <= 6), _NICE[-1])
-    offset = time.localtime(begin).tm_gmtoff or 0
-    t = math.ceil((begin + offset) / step) * step - offset
     form = "%H:%M:%S" if step < 60 else "%H:%M" if end - begin < 86400 else "%m-%d %H:%M" if step < 86400 else "%m-%d"
     ticks: list[tuple[float, str]] = []
-    while t <= end and len(ticks) < 2000:
-        x = at(t)
-        if x <= 97 and (not ticks or x - ticks[-1][0] >= 8):
-            ticks.append((x, time.strftime(form, time.localtime(t))))
-        t += step
+    for is_away, stretch in groupby(segments, key=lambda s: s.kind == "away"):
+        first, *rest = stretch
+        for t in () if is_away else _round_times(first.start, (rest or [first])[-1].end, step):
+            x = at(t)
+            if x <= 97 and (not ticks or x - ticks[-1][0] >= 8):
+                ticks.append((x, time.strftime(form, time.localtime(t))))
     return ticks
+
+
+def _round_times(begin: float, end: float, step: int) -> Iterator[float]:
+    """Yield the times between at which a local clock shows a multiple of ``step`` seconds, also after it was changed."""
+    shown = math.ceil(calendar.timegm(time.localtime(begin)) / step) * step  # as if the clock were one of UTC
+    while (t := time.mktime((*time.gmtime(shown)[:8], -1))) <= end:
+        if t >= begin:
+            yield t
+        shown += step

@@ -20,7 +20,8 @@ class Figures:
     mean_rate: float | None
     """Steps per second of useful time."""
     curves: list[dict[str, Any]]
-    """[{name, x, y}]: every metric over steps, about 800 points at most with all spikes; null is not finite."""
+    """[{name, x, y}]: every metric over steps, about 800 points at most; null is not finite. Spikes stay, but where metrics.jsonl is
+    larger than 8 MB: there some lines are picked."""
     usage: dict[str, list[dict[str, Any]]]
     """By throughput (steps/s), gpu and cpu (%), gpu_memory and memory (GB), gpu_power (W): such curves over time: highest, mean, lowest rank."""
     spread: list[dict[str, Any]]

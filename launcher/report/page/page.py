@@ -22,7 +22,7 @@ from launcher.report.page.drawing import lanes
 from launcher.report.text.status import past
 from launcher.report.text.words import QUIET, level, words
 from launcher.run import events as ev
-from launcher.run.files import Damage, read_object, read_thinned
+from launcher.run.files import WHOLE_BYTES, Damage, read_lines, read_object, read_thinned
 from launcher.run.paths import RunPaths
 from launcher.run.units import plural, short_list
 
@@ -46,6 +46,8 @@ class PageData:
     why: Why
     wrong: list[Trouble]
     metrics: list[Series]
+    whole: bool
+    """They are made from every line of the file: no spike is missing, and every value that is not finite is counted."""
     usage: dict[str, list[Series]]
     spread: list[RankSpread]
     environment: dict[str, Any]
@@ -64,16 +66,25 @@ def read_page_data(h: History, s: RunSummary, now: float) -> PageData:
     """Read what else a page needs of a run: metrics, samples, environment and job."""
     book = ledger(h, s.ended or now)
     damage: list[Damage] = []
-    metrics = read_thinned(h.paths.metrics, damage)
+    metrics, whole = _read_metrics(h.paths.metrics, damage)
     samples = read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS)
     samples = in_order([line for line in samples if as_number(line.get("t")) is not None])
     environment = read_object(h.paths.environment, damage) or {}
     more = [sentence for d in damage if (sentence := damage_in_words(d, active=s.active))]
     return PageData(
         summary=s, history=h, book=book, advice=advise(h, book), why=explain(h, s, now), wrong=troubles(h, s, now),
-        metrics=[m.thin() for m in metric_series(metrics)], usage=usage(samples), spread=spreads(samples),
+        metrics=[m.thin() for m in metric_series(metrics)], whole=whole, usage=usage(samples), spread=spreads(samples),
         environment=environment, job=_job(h.paths), faults=[*s.file_faults, *more],
     )  # fmt: skip
+
+
+def _read_metrics(path: Path, damage: list[Damage]) -> tuple[list[dict[str, Any]], bool]:
+    """Return lines of the metrics, and whether they are all: of a large file some are picked."""
+    try:
+        whole = path.stat().st_size <= WHOLE_BYTES
+    except OSError:
+        whole = True
+    return (read_lines if whole else read_thinned)(path, damage), whole
 
 
 def _job(paths: RunPaths) -> str:
@@ -161,7 +172,8 @@ def _charts(run: PageData) -> list[dict[str, Any]]:
     out = []
     for group in charts(run.metrics):
         broken = sum(s.broken for s in group)
-        out.append(_chart(group[0].name, group, note=f"{plural(broken, 'value')} not finite" if broken else ""))
+        least = "" if run.whole else "at least "
+        out.append(_chart(group[0].name, group, note=f"{least}{plural(broken, 'value')} not finite" if broken else ""))
     return out + [_chart(_TITLES[name][0], group, _TITLES[name][1], "time") for name, group in run.usage.items()]
 
 

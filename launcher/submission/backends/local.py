@@ -23,7 +23,8 @@ import psutil
 from launcher.errors import SubmitError
 from launcher.opening import open_to_append
 from launcher.run.processes import is_alive
-from launcher.submission.backends.slurm import environment_for_sbatch, python_path
+from launcher.slurm.environ import environment_for_sbatch
+from launcher.submission.backends.slurm import python_path
 
 if TYPE_CHECKING:
     from launcher.submission.plan.submission_plan import SubmissionPlan

@@ -7,12 +7,13 @@ import io
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.errors import SubmitError
 from launcher.slurm.commands import ask
+from launcher.slurm.environ import environment_for_sbatch
 
 if TYPE_CHECKING:
     from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -25,35 +26,6 @@ _UNCLEAR = re.compile(
 )
 _LOOKS = 4
 """Times that squeue is asked for a job whose submission has an unclear answer, 0, 2, 4 and 6 s after the one before."""
-_WORKER_VARIABLES = re.compile(
-    r"^(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|SUBMITIT_.*|"
-    r"LAUNCHER_(RUN_DIR|ATTEMPT|ROUND|WORKER_FD|SUBMIT_DIR)|PMI_.*|PMIX_.*)$"
-)
-
-
-def environment_for_sbatch(
-    environ: Mapping[str, str], parameters: Mapping[str, Any], secrets: Sequence[str] = ()
-) -> dict[str, str]:
-    """Return the environment for sbatch, which SLURM hands on to the job.
-
-    Without an outer allocation's ``SLURM_*`` (a leaked SLURM_CPU_BIND cost 3x) but with SLURM_CONF; without ``SBATCH_*``
-    that would override what the script says, or lead to another cluster; without an outer worker's ranks; without variables passed by name.
-    """
-    said = {**parameters, **parameters.get("additional_parameters", {})}
-    taken = {f"SBATCH_{key.upper().replace('-', '_')}" for key in said} | {
-        "SBATCH_EXPORT",
-        "SBATCH_ARRAY_INX",
-        "SBATCH_CLUSTERS",
-    }
-    taken |= {"SBATCH_TIMELIMIT", "SBATCH_GRES" if "gres" in said else "SBATCH_TIMELIMIT", "SBATCH_JOB_NAME"}
-    return {
-        name: value
-        for name, value in environ.items()
-        if not (name.startswith("SLURM_") and name != "SLURM_CONF")
-        and name not in taken
-        and name not in secrets
-        and not _WORKER_VARIABLES.match(name)
-    }
 
 
 def python_path(*folders: str) -> str:

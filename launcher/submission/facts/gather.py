@@ -22,6 +22,7 @@ from launcher.config.load.trust import refuse
 from launcher.errors import ConfigError
 from launcher.redact import secret_name
 from launcher.run import index
+from launcher.slurm.environ import without_slurm
 from launcher.slurm.site import ask_site, find_slurm, policy
 from launcher.submission.facts import code_files, interpreter
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, Interpreter, SlurmFacts, StagedFiles
@@ -89,7 +90,7 @@ def gather_facts(
         gpus=gpus_here(env),
         cpus_here=len(os.sched_getaffinity(0)),
         home=env.get("HOME", ""),
-        sbatch_variables=tuple(sorted(k for k in env if k.startswith("SBATCH_"))),
+        sbatch_variables=tuple(sorted(k for k in without_slurm(env) if k.startswith("SBATCH_"))),
         debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
         after=tuple(after),
         doubt=doubt,

@@ -7,6 +7,7 @@ the one nearest to it, scaled as if it scaled perfectly (which the table says).
 from __future__ import annotations
 
 import math
+import os
 import re
 import tempfile
 from collections.abc import Collection, Sequence
@@ -19,6 +20,7 @@ from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.slurm.commands import ask
+from launcher.slurm.environ import environment_for_sbatch
 from launcher.slurm.jobs import moment
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
@@ -74,7 +76,8 @@ def ask_start(plan: SubmissionPlan) -> tuple[float | None, str]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "test-only.sbatch"
         script.write_text(plan.sbatch, encoding="utf-8")
-        answer = ask("sbatch", "--test-only", str(script), timeout_s=60.0)
+        environ = environment_for_sbatch(os.environ, plan.parameters, plan.spec.pass_names)
+        answer = ask("sbatch", "--test-only", str(script), timeout_s=60.0, environ=environ)
     if answer.missing:
         raise SiteError("sbatch is not on the PATH: load SLURM's module, estimates need it")
     start = parse_start(answer.out + answer.err)

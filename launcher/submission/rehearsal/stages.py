@@ -19,10 +19,10 @@ from launcher.frozen import frozen
 from launcher.opening import open_to_append
 from launcher.run.units import plural
 from launcher.slurm.commands import ask
-from launcher.slurm.environ import job_environ
+from launcher.slurm.environ import environment_for_sbatch, job_environ
 from launcher.slurm.hosts import expand_hosts
 from launcher.submission.backends.local import Foreground
-from launcher.submission.backends.slurm import environment_for_sbatch, python_path
+from launcher.submission.backends.slurm import python_path
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan

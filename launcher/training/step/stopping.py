@@ -161,6 +161,6 @@ def _handle(place: WorkerPlace, gate: Gate, message: ToWorker) -> None:
             gate.agree_save(message.step)
         case SaveLost():
             gate.lose_save(message.step)
-            gate.lost.add(message.step)
             shared = [write.SHARED] if place.rank == 0 else []
             write.remove_files(place.tmp(message.step), [write.rank_file(place.rank), *shared])
+            gate.lost.add(message.step)  # only now: who finds it there writes these files anew

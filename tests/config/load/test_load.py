@@ -54,6 +54,13 @@ def test_overrides_win_and_are_named_as_origin(project: Path) -> None:
     assert str(loaded.origin["script"]) == "job.yaml:1:1"
 
 
+def test_a_number_on_the_command_line_is_text_where_only_text_is_taken(project: Path) -> None:
+    """The shell has eaten the quotes of slurm.account="1234": accounts are often numbers. What may be both stays a number."""
+    job = load("script: train.py\n", "slurm.account=1234", "name=7e3", "params.a=7", "slurm.qos=null").job
+
+    assert (job.slurm.account, job.name, job.params, job.slurm.qos) == ("1234", "7e3", {"a": 7}, None)
+
+
 def test_interpolation(project: Path) -> None:
     """${params.x} is resolved when loading; ${run.x} stays until the run has a directory."""
     loaded = load(
@@ -202,6 +209,22 @@ def test_nothing_is_locked_by_saying_it_again(project: Path) -> None:
     assert [line.split(": ")[1] for line in caught.value.problems] == ["slurm.qos", "slurm", "restart.max_restarts"]
     with pytest.raises(ConfigError, match=r"job.yaml:2:1: restart: is locked by"):
         load("script: train.py\nrestart: null\n", sites=[site])
+
+
+@pytest.mark.parametrize("name", ["seed", "distributed.interface", "distributed"])
+def test_a_sweep_does_not_go_round_a_lock(project: Path, name: str) -> None:
+    """A locked key, one above it and one below it are no axes, in the file and on the command line."""
+    site = project / "site.yaml"
+    site.write_text(f"seed: 3\ndistributed: {{interface: ib0}}\nlocked: [{name}]\n")
+    axis = "seed" if name == "seed" else "distributed.interface"
+
+    for text, flags in (
+        (f"script: train.py\nsweep: {{{axis}: [1, 2]}}\n", ()),
+        ("script: train.py\n", (f"{axis}=1,2",)),
+    ):
+        (project / "job.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=rf"sweep\.{axis}: {axis} is locked by {site}; remove it here"):
+            load_job("job.yaml", sweep=flags, sites=[site])
 
 
 SWEPT = """

@@ -68,7 +68,7 @@ def test_labels_stay_apart() -> None:
 
 def test_flat_and_nested_keys_mean_the_same() -> None:
     """``params.lr`` and ``lr`` below ``params`` are one key."""
-    assert flatten({"params": {"lr": [1], "opt": {"beta": [2]}}, "seed": [3]}) == {
+    assert dict(flatten({"params": {"lr": [1], "opt": {"beta": [2]}}, "seed": [3]})) == {
         "params.lr": [1],
         "params.opt.beta": [2],
         "seed": [3],

@@ -198,19 +198,47 @@ def test_a_good_checkpoint_of_that_step_is_kept_and_a_damaged_one_replaced(paths
     (paths.checkpoint(5) / "rank-0").write_bytes(b"hurt")
     commit(paths, 5, write(paths, 5, round_=2, text="new"), round_=2)
     assert (paths.checkpoint(5) / "rank-0").read_bytes() == b"new 5 0"
+    fence.empty_trash(paths)
     assert not list(paths.checkpoints.glob("t*"))
 
 
 def test_garbage_is_collected_but_never_the_good_one(paths):
-    """keep_last of at least 2, multiples kept, the step just committed always kept."""
+    """keep_last of at least 2, multiples and what lies beyond the step just committed stay; the rest is deleted by `empty_trash`, later."""
     for step in (10, 20, 30, 40, 50):
         commit(paths, step, write(paths, step))
 
-    committed.collect_garbage(paths, claim=Claim(0), keep_last=1, keep_every_steps=20, good=10)
-    assert committed.committed_steps(paths) == [10, 20, 40, 50]
+    committed.collect_garbage(paths, claim=Claim(0), keep_last=1, keep_every_steps=20, good=40)
+    assert committed.committed_steps(paths) == [20, 30, 40, 50]
+    (trash,) = paths.checkpoints.glob(f"{fence.TRASH}*")
+    assert trash.name.endswith("step-00000010")
 
     committed.collect_garbage(paths, claim=Claim(0), keep_last=3, keep_every_steps=None, good=99)
-    assert committed.committed_steps(paths) == [10, 20, 40, 50]
+    assert committed.committed_steps(paths) == [20, 30, 40, 50]
+
+
+def test_a_link_to_nothing_is_damage(paths):
+    """What it led to was deleted: an older checkpoint is used, at once. It was taken for a file system that does not answer."""
+    commit(paths, 10, write(paths, 10))
+    commit(paths, 20, write(paths, 20))
+    part = paths.checkpoint(20) / "rank-0"
+    part.rename(paths.root / "elsewhere")
+    part.symlink_to(paths.root / "elsewhere")
+    assert committed.newest_good(paths).step == 20
+
+    (paths.root / "elsewhere").unlink()
+    heard = []
+    assert committed.newest_good(paths, damaged=lambda path, why: heard.append(why)).step == 10
+    assert heard == ["rank-0 is a link to nothing"]
+
+
+def test_a_second_folder_of_a_step_goes_with_its_round(paths):
+    """`save_dir` gives one where a step is saved already, by that very name: it is not kept for ever."""
+    paths.checkpoint_tmp(0, 0, 10).with_name(f"{paths.checkpoint_tmp(0, 0, 10).name}-again").mkdir(parents=True)
+
+    fence.discard_unfinished(paths, Claim(0))
+    fence.empty_trash(paths)
+
+    assert list(paths.checkpoints.iterdir()) == []
 
 
 def test_resubmit_from_a_step_sets_later_ones_aside(paths):

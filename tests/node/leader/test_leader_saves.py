@@ -11,7 +11,6 @@ import time
 import pytest
 
 from launcher.node.checkpoints import fence
-from launcher.node.leader import saving
 
 
 def deaths_at(w, steps):
@@ -129,18 +128,3 @@ def test_nobody_waits_for_the_deletion_of_a_lost_save(world, virtual, monkeypatc
     assert w.events("save_failed")
     assert begun.is_set()
     slow.set()
-
-
-def test_checkpoints_are_committed_in_the_order_of_their_steps(world, virtual, monkeypatch):
-    """A commit on a slow disk takes longer than the steps to the next save: the event told last is of the newest checkpoint."""
-    ask, takes_s = saving.until_answered, iter([0.0, 0.0, 5.0, 0.0])
-
-    async def answered(blocking, work, root, **how):
-        await asyncio.sleep(next(takes_s))
-        return await ask(blocking, work, root, **how)
-
-    monkeypatch.setattr(saving, "until_answered", answered)
-    w = world(nodes=1, checkpoint={"interval_steps": 10})
-
-    assert virtual(w.attempt_once()).state == "completed"
-    assert [e["step"] for e in w.events("saved")] == [10, 20, 30, 40]

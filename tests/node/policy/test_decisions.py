@@ -102,6 +102,7 @@ CASES = [
     (K.STORE, {}, FINE, A.NEW_ROUND),
     # saves that cannot be: training again would end in the same way
     (K.LAST_SAVE, {}, FINE, A.FAIL),
+    (K.NO_RESUME, {}, FINE, A.FAIL),
     (K.CANNOT_SAVE, {}, FINE, A.FAIL),
     (K.WORKER_FAILED, {}, but(restarts_left=False), A.FAIL),
     (K.HANG, {}, but(restarts_left=False), A.FAIL),

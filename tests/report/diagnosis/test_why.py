@@ -191,6 +191,8 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "a last save that failed": (
         lambda p: gives_up(training(p).event("save_failed", step=140, error="Permission denied", errno_name="EACCES"), "last_save_failed"),
         "save", "The training is done, but its last checkpoint could not be written: Permission denied."),
+    "checkpoints that cannot be verified here": (
+        lambda p: gives_up(training(p), "no_resume"), "no_resume", "It broke."),
     "state that cannot be loaded again": (
         lambda p: gives_up(training(p).event("save_failed", step=140, error="the state of 'model': best.foo is a train.Foo"),
                            "disk_at_risk"),

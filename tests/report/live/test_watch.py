@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -13,16 +14,20 @@ import termios
 import time
 from fcntl import ioctl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich_run import make
-from run_story import Story
+from run_story import Story, training
 
+from launcher.cli import watch
 from launcher.cli.watch import decode
+from launcher.errors import RunGoneError
 from launcher.report.live.feed import LiveFeed, tail_objects
 from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.live.sparks import bar, spark
 from launcher.report.live.view import View
+from launcher.report.model import runs
 from launcher.report.text.listing import ListingRow
 from launcher.run.paths import RunPaths
 
@@ -301,6 +306,22 @@ def until(fd: int, seen: bytes, expected: bytes) -> bytes:
         assert ready, f"{expected!r} did not appear"
         new += os.read(fd, 65536)
     return new
+
+
+def test_a_pipe_is_told_that_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was printed stays; the verb ends with the exit code of a run that is gone, and does not wait for ever."""
+    paths, looks = training(tmp_path).paths, iter(range(5))
+
+    def sleep(_seconds: float) -> None:
+        assert next(looks, None) is not None, "it goes on"
+        shutil.rmtree(paths.root, ignore_errors=True)
+
+    monkeypatch.setattr(watch, "_GONE_S", 0.0)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep, time=time.time, monotonic=time.monotonic))
+    monkeypatch.setattr(runs, "ask_slurm", lambda _ids: None)
+
+    with pytest.raises(RunGoneError, match=f"its folder {paths.root} was deleted or moved"):
+        watch._follow(paths, as_json=False)
 
 
 def test_into_a_pipe_events_are_printed_in_words(rich: dict[str, Path], tmp_path: Path) -> None:

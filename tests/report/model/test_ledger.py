@@ -260,6 +260,50 @@ def test_a_leaders_death_is_an_interruption(tmp_path: Path, told: bool) -> None:
     assert advise(history, ledger(history, story.t)).failures == 1
 
 
+def test_each_interruption_before_a_first_step_counts(tmp_path: Path) -> None:
+    """Three crashes of which two came before any step are three; only the one that had done steps lost some."""
+    story = Story(tmp_path).submitted().begins().round_starts(resume_step=None).event("first_step", step=1)
+    story.wait(9).event("saved", step=10).wait(14).event("worker_failed", rank=1, step=24)
+    for _ in range(2):
+        story.wait(5).round_starts(resume_step=10).wait(5).event("worker_failed", rank=1)
+    story.wait(5).round_starts(resume_step=10).wait(5).event("first_step", step=11).wait(77)
+    history = story.history()
+    found = interruptions(history)
+    advice = advise(history, ledger(history, story.t))
+
+    assert [(i.t - T0, i.cause, i.lost_steps) for i in found] == [(23, "crash", 14), (33, "crash", 0), (43, "crash", 0)]
+    assert (advice.failures, advice.mttf_s) == (3, pytest.approx(100 / 3))
+
+
+def ranged(folder: Path, *joins: float, **spec: object) -> Story:
+    """A job of nodes 2-4 that has two hours of allocation; its nodes join so many seconds after its beginning."""
+    story = Story(folder, nodes=4, least_nodes=2, gpus_per_node=8, **spec).submitted().begins()
+    for number, join in enumerate(joins):
+        if join >= 30 and story.round is None:
+            story.wait(T0 + 30 - story.t).round_starts().event("first_step", step=1)
+        story.wait(T0 + join - story.t).event("node_joined", node=number, host=f"node{number}", facts={})
+    if story.round is None:
+        story.wait(T0 + 30 - story.t).round_starts().event("first_step", step=1)
+    return story.wait(T0 + 7200 - story.t)
+
+
+@pytest.mark.parametrize(
+    ("joins", "spares", "gpu_hours", "spare_hours"),
+    [((5, 20), 0, 32, 0), ((5, 20, 3600), 0, 40, 0), ((5, 20), 2, 32, 0), ((5, 20, 21, 22, 23), 2, 80, 16),
+     ((), 2, 96, 32)],
+    ids=["two came", "a third came after an hour", "fewer came than the rounds take", "one stood by", "nobody knows"],
+)  # fmt: skip
+def test_a_node_of_a_range_costs_from_when_it_came(
+    tmp_path: Path, joins: tuple[float, ...], spares: int, gpu_hours: float, spare_hours: float
+) -> None:
+    """Those of the beginning from that of the allocation, later ones from their joining; what stands by is beyond four."""
+    story = ranged(tmp_path, *joins, spare_nodes=spares)
+    book = ledger(story.history(), story.t)
+
+    assert book.gpu_hours == pytest.approx(gpu_hours)
+    assert book.spare_gpu_hours == pytest.approx(spare_hours)
+
+
 def test_advice_comes_from_what_was_measured(tmp_path: Path) -> None:
     """Interval from the median cost and the failures seen, within the job's bounds; lead from the longest stop."""
     story = Story(tmp_path, checkpoint={"min_interval_min": 0.01, "max_interval_min": 30}).submitted().begins()

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from explained import gives_up, training, why
 from in_process import launcher
+from squeue import squeue_line
 
 from launcher.cli.main import main
 from launcher.run import index
-
-ROW = "17|17|{state}|5:00|60:00|1790000000|1790000300|1790000000|node1|{name}|/x/submit.sbatch|None"
 
 
 def slurm(
@@ -53,8 +52,8 @@ def test_slurm_is_asked_by_the_runs_name(
     name = lost(home)
     facts = "JobId=17 JobName=x\n   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)\n   Requeue=0 Restarts=0 x ExitCode=66:0"
     rows = {
-        "squeue": ROW.format(state="FAILED", name=name),
-        "sacct": f"17|17|FAILED|66:0|1790000000|1790000000|1790000300|node1|{name}|None",
+        "squeue": squeue_line("17", "FAILED", name=name),
+        "sacct": f"17|17|FAILED|66:0|1790000000|1790000000|1790000300|node1|None|{name}",
     }
     slurm(tmp_path, monkeypatch, scontrol=facts, **{where: rows[where]})
 
@@ -67,7 +66,7 @@ def test_a_job_that_still_runs_is_named(
 ) -> None:
     """Its id is what `scancel` needs."""
     name = lost(home)
-    slurm(tmp_path, monkeypatch, squeue=ROW.format(state="RUNNING", name=name))
+    slurm(tmp_path, monkeypatch, squeue=squeue_line("17", "RUNNING", name=name))
 
     assert main(["cancel", name]) == 7
     assert capsys.readouterr().err.endswith("SLURM job 17: RUNNING.\n")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from run_story import Story, training
 
+from launcher.cli.main import cli
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.summary import summarise_history
 from launcher.report.model.troubles import Trouble, troubles
@@ -90,6 +92,24 @@ def test_saves_that_stop_training_are_told(tmp_path: Path) -> None:
     assert (found.kind, found.sentence) == ("saves", "Saves stop training for 33 % of its time: 5.0 s for each.")
 
 
+def on_disk(story: Story, *steps: int) -> Story:
+    """The checkpoints of these steps are there."""
+    for step in steps:
+        folder = story.paths.checkpoint(step)
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+    return story
+
+
+def typed(command: str) -> click.Context:
+    """The command line as click reads it. Raises click.UsageError."""
+    launcher, verb, *words = command.split()
+    assert launcher == "launcher"
+    found = cli.get_command(click.Context(cli), verb)
+    assert found is not None
+    return found.make_context(verb, words)
+
+
 def nan(story: Story, *which: int, until: int | None = None) -> Story:
     """The loss of these ranks is NaN from step 20 on."""
     return story.event(
@@ -103,12 +123,38 @@ def nan(story: Story, *which: int, until: int | None = None) -> Story:
 
 
 def test_a_loss_that_is_nan_is_told_with_its_rank_and_step(tmp_path: Path) -> None:
-    """The checkpoint before it is what to continue from."""
-    broken = training(tmp_path).event("saved", step=10, path="x").event("saved", step=30, path="x")
-    (found,) = now(nan(broken, 1).state(step=120))
+    """The newest checkpoint before it is what to continue from."""
+    broken = nan(on_disk(training(tmp_path), 5, 10, 30), 1).state(step=120)
+    (found,) = now(broken)
 
     assert found.sentence == "The metric loss of rank 1 (node1) has been nan since step 20; training goes on."
     assert found.next.endswith("--code --from 10")
+
+
+def test_a_checkpoint_that_was_deleted_is_not_recommended(tmp_path: Path) -> None:
+    """Only the last few are kept: when all from before the NaN are gone, the advice says so."""
+    broken = on_disk(training(tmp_path).event("saved", step=10, path="x").event("saved", step=30, path="x"), 30)
+    (broken.paths.checkpoints / "step-00000015").mkdir()  # one without a manifest is none
+    (found,) = now(nan(broken, 1).state(step=120))
+
+    assert found.next == "launcher cancel k7f ends it; there is no checkpoint from before step 20"
+
+
+def test_commands_that_are_recommended_can_be_typed(tmp_path: Path) -> None:
+    """The verb's own parser takes each as it stands: `shell` takes what follows RUN for a command."""
+    alone = training(tmp_path / "ended")
+    alone.state(
+        step=120, ranks=[{"rank": 0, "host": "a", "phase": "ended"}, {"rank": 1, "host": "a", "phase": "script"}]
+    )
+    broken = nan(on_disk(training(tmp_path / "nan"), 10), 1).state(step=120)
+    advice = [found.next for one in (story(tmp_path / "slow", 0.2, 1.0, 0.2), alone, broken) for found in now(one)]
+    parsed = [context.params for line in advice for context in map(typed, line.split(", then: "))]
+
+    shell, logs, cancel, resubmit = parsed
+    assert (shell["run"], shell["rank"], shell["words"]) == ("k7f", 1, ("top",))
+    assert (logs["run"], logs["rank"]) == ("k7f", 1)
+    assert cancel["run"] == resubmit["run"] == "k7f"
+    assert (resubmit["from_"], resubmit["fresh_code"]) == ("10", True)
 
 
 def test_a_nan_of_every_rank_blames_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import time
+from datetime import datetime, timezone
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +20,11 @@ from launcher.report.model.ledger import ledger
 from launcher.report.model.runs import shown_job
 from launcher.report.model.series import Series, charts, metric_series, spreads
 from launcher.report.model.summary import summarise_history
-from launcher.report.page.drawing import lanes
+from launcher.report.model.timeline import Segment
+from launcher.report.page import page as page_module
+from launcher.report.page.drawing import _ticks, lanes
 from launcher.report.page.page import PageData, compare_page, read_page_data, run_page
+from launcher.run.files import WHOLE_BYTES
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
@@ -113,6 +117,28 @@ def test_curves_hold_what_was_logged(tmp_path: Path) -> None:
 def test_a_sum_that_overflows_is_a_gap() -> None:
     """Two ranks of 1e308: the page's data would be no JSON."""
     assert Series("GPU use", [1.0, 2.0], [float("inf"), 3.0]).as_json()["y"] == [None, 3.0]
+
+
+@pytest.mark.parametrize("most", [WHOLE_BYTES, 100_000], ids=["every line is read", "some are picked"])
+def test_every_spike_and_nan_of_a_file_that_is_read_whole_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """One spike in twenty thousand steps is drawn, and three NaNs are three; where lines are picked, it says `at least`."""
+    monkeypatch.setattr(page_module, "WHOLE_BYTES", most)
+    story = Story(tmp_path).submitted().begins().round_starts()
+    values = dict.fromkeys(range(5000, 5003), '"nan"') | {12346: "1e6"}
+    lines = [f'{{"step": {step}, "metrics": {{"loss": {values.get(step, "1.0")}}}}}' for step in range(20_001)]
+    story.paths.metrics.write_text("\n".join([*lines, ""]))
+    h = read_history(story.paths)
+    data = read_page_data(h, summarise_history(h, None, story.t), story.t)
+    (loss,) = data.metrics
+    (note,) = [chart["note"] for chart in page_module._charts(data)]
+
+    assert len(loss.x) < 1000
+    if most == WHOLE_BYTES:
+        assert (max(v for v in loss.y if v is not None), note) == (1e6, "3 values not finite")
+    else:
+        assert note == "at least 1 value not finite"
 
 
 def test_thinning_keeps_spikes() -> None:
@@ -265,3 +291,40 @@ def test_comparing_shows_figures_side_by_side(rich: dict[str, Path]) -> None:
     assert "+  lr: 0.4" in text
     assert "All runs had the same versions." in text
     assert "interruptions" in text
+
+
+def test_the_axis_of_a_run_that_lay_still_for_a_year_is_drawn_at_once(tmp_path: Path) -> None:
+    """Ticks stand where it was wanted to run; the time between takes none, however long it was."""
+    story = Story(tmp_path).submitted().begins().wait(1).round_starts().event("first_step", step=1).wait(30)
+    story.event("attempt_ended", why="x").outcome("failed", "boom", step=1).wait(365 * 86400)
+    story.submitted(by="resubmit").begins().wait(1).round_starts().event("first_step", step=1).wait(30)
+    history = story.history()
+    segments = ledger(history, story.t).segments
+    began = time.process_time()
+    drawn = lanes(segments, history)
+
+    assert time.process_time() - began < 0.5
+    assert len(drawn.ticks) >= 4
+    assert all(0 <= x <= 97 for x, _ in drawn.ticks)
+    assert all(after - before >= 8 for (before, _), (after, _) in pairwise(drawn.ticks))
+
+
+@pytest.mark.parametrize(("hours", "clocks"), [(144, {"00:00"}), (30, {"00:00", "06:00", "12:00", "18:00"})])
+def test_ticks_stand_at_round_local_times_when_the_clock_changes(
+    monkeypatch: pytest.MonkeyPatch, hours: int, clocks: set[str]
+) -> None:
+    """Berlin goes back by an hour on 2026-10-25: before and after it a tick is at midnight, not at 23:00."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    begin = datetime(2026, 10, 24, 10, 7, tzinfo=timezone.utc).timestamp()
+    until = begin + 3600 * hours
+    try:
+        ticks = _ticks([Segment("useful", begin, until, 0)], lambda t: 96 * (t - begin) / (until - begin))
+        times = [time.localtime(round(begin + x / 96 * (until - begin))) for x, _ in ticks]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert len(times) >= 4
+    assert {time.strftime("%H:%M", t) for t in times} <= clocks
+    assert [label for _, label in ticks] == [time.strftime("%m-%d %H:%M" if hours < 48 else "%m-%d", t) for t in times]

@@ -89,9 +89,11 @@ def test_the_newest_run_that_measured_counts(tmp_path: Path, monkeypatch: pytest
 def test_the_script_that_is_tested_is_the_plans(
     job: Callable[..., LoadedJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """sbatch --test-only reads exactly what would be submitted; nothing of it is left."""
+    """sbatch --test-only reads exactly what would be submitted, with the variables of then; nothing of it is left."""
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    said = SAYS.format(1795310000).strip()
     (tmp_path / "sbatch").write_text(
-        f'#!/bin/sh\ncp "$2" {tmp_path}/seen; echo "$2" > {tmp_path}/where\necho "{SAYS.format(1795310000).strip()}" >&2\n'
+        f'#!/bin/sh\n[ -z "$SBATCH_TIMELIMIT" ] || exit 1\ncp "$2" {tmp_path}/seen; echo "$2" > {tmp_path}/where\necho "{said}" >&2\n'
     )
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

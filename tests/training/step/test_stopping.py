@@ -6,14 +6,17 @@ import random
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from crew import LIMIT_S, Crew, make_spec, run
 
-from launcher.run.messages import AskUnit, FromWorker, StopAt, WorkerAt
+from launcher.run.messages import AskUnit, FromWorker, SaveLost, StopAt, WorkerAt
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.process.place import WorkerPlace
+from launcher.training.step import stopping
 from launcher.training.step.stopping import Gate, _handle
 
 SELDOM = CheckpointSpec(interval_min=1000)
@@ -133,6 +136,18 @@ def test_a_rank_waits_for_the_word_that_all_save_or_none(saves: bool, monkeypatc
 
     assert took == [saves]
     assert not gate.due(5)
+
+
+def test_a_lost_saves_files_are_gone_before_the_rank_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread writes the last save anew once it knows: deleted after that, a part that was reported would be missing."""
+    gate, known = Gate(), []
+    place = SimpleNamespace(channel=None, rank=0, tmp=lambda step: tmp_path)
+    monkeypatch.setattr(stopping.write, "remove_files", lambda *_: known.append(5 in gate.lost))
+    _handle(cast("WorkerPlace", place), gate, SaveLost(step=5))
+
+    assert (known, gate.lost) == ([False], {5})
 
 
 def test_all_ranks_save_or_none_does() -> None:
