@@ -312,10 +312,11 @@ def one_dependency(job: Job, values: Values) -> Problems:
 
 # --- environment --------------------------------------------------------------------------------------------------------
 
-_OWNED_VARIABLES = re.compile(
+OWNED_VARIABLES = re.compile(
     r"(?:RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_ADDR|MASTER_PORT"
     r"|TORCHELASTIC_\w+|CUDA_VISIBLE_DEVICES|SLURM_\w+|SBATCH_\w+|LAUNCHER_\w+)"
 )
+"""What the launcher or SLURM sets for every worker."""
 
 
 @rule("environment.variables")
@@ -328,7 +329,7 @@ def variables(job: Job, values: Values) -> Problems:
         elif secret_name(name):
             said = f"{name} is a secret; export it before you submit and write environment: {{pass: [{name}]}} instead"
             yield Problem(path, said)
-        elif _OWNED_VARIABLES.fullmatch(name):
+        elif OWNED_VARIABLES.fullmatch(name):
             yield Problem(path, f"the launcher or SLURM sets {name} for every worker; remove it")
 
 
@@ -343,10 +344,15 @@ def no_secret_in_the_script(job: Job, values: Values) -> Problems:
     shown = {f"{key}[{index}]": text for key, texts in lists.items() for index, text in enumerate(texts)}
     shown |= {f"slurm.extra.{name}": f"{name}={value}" for name, value in job.slurm.extra.items()}
     for path, text in {**shown, "slurm.comment": job.slurm.comment or ""}.items():
-        for name in re.findall(r"(?<![^\s;&,=])([A-Za-z_]\w*)=(?![\"']?[$`]|[\s,]|$)", text):
-            if secret_name(name):
-                said = f"sets the secret {name}; export it before you submit and list {name} under environment.pass instead"
-                yield Problem(path, said, "value")
+        for name in secrets_set_in(text):
+            said = f"sets the secret {name}; export it before you submit and list {name} under environment.pass instead"
+            yield Problem(path, said, "value")
+
+
+def secrets_set_in(text: str) -> list[str]:
+    """List the secrets that a text gives a value: ``TOKEN=abc``, not ``TOKEN=$MINE``."""
+    names = re.findall(r"(?<![^\s;&,=])([A-Za-z_]\w*)=(?![\"']?[$`]|[\s,]|$)", text)
+    return [name for name in names if secret_name(name)]
 
 
 @rule("environment")

@@ -6,6 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from launcher.config.check.rules import count_hosts
+from launcher.config.convert.directives import node_range, smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch
 from launcher.config.document.clock_times import minutes
@@ -22,37 +24,35 @@ class Amounts:
     slurm_tasks: int = 1
     """SLURM's tasks per node; they are workers only where srun starts one each."""
     gpus: int = 0
-    gpu_type: str = ""
+    gres: str = ""
+    """All that --gres requests, or the type of GPU in its form; "" for a number of GPUs alone."""
     cpus_per_slurm_task: int | None = None
-
-
-def smallest_count(text: str | None) -> int | None:
-    """Return a whole number, the smallest of a range such as ``2-4``, or ``2:4`` of torchrun; None for anything else."""
-    found = re.fullmatch(r"(\d{1,9})(?:[-:]\d+)?", text or "")
-    return int(found[1]) if found else None
-
-
-def node_range(text: str) -> str:
-    """Return a range of node counts as SLURM writes it, also torchrun's ``2:4``; "" for anything else."""
-    found = re.fullmatch(r"(\d{1,9})[-:](\d{1,9})", text)
-    return f"{found[1]}-{found[2]}" if found and int(found[1]) < int(found[2]) else ""
 
 
 def read_amounts(given: dict[str, str]) -> Amounts:
     """Read ``--nodes``, ``--ntasks`` and the options that request GPUs."""
     per_node, total = smallest_count(given.get("ntasks-per-node")), smallest_count(given.get("ntasks"))
-    nodes = smallest_count(given.get("nodes"))
-    if nodes is None:
+    nodes = smallest_count(given.get("nodes")) or count_hosts(given.get("nodelist", ""))
+    if not nodes:
         nodes = math.ceil(total / per_node) if total and per_node else 1
     result = Amounts(nodes, node_range(given.get("nodes", "")), _tasks(given, nodes) or 1)
     result.cpus_per_slurm_task = smallest_count(given.get("cpus-per-task"))
     scales = {"gpus-per-node": 1.0, "gres": 1.0, "gpus-per-task": float(result.slurm_tasks), "gpus": 1 / nodes}
+    kind = ""
     for option, scale in scales.items():
-        count, kind = _gpus(given.get(option, ""), named=option == "gres")
+        count, kind = read_gpus(given.get(option, ""), named=option == "gres")
         if count:
-            result.gpus, result.gpu_type = math.ceil(count * scale), kind
+            result.gpus = math.ceil(count * scale)
             break
+    entry = f"gpu:{kind}:{result.gpus}" if kind else f"gpu:{result.gpus}" if result.gpus else ""
+    others = [part for part in given.get("gres", "").split(",") if part and not _is_gpu(part)]
+    result.gres = ",".join([entry, *others] if entry else others) if others or kind else ""
     return result
+
+
+def _is_gpu(entry: str) -> bool:
+    """Tell whether an entry of --gres requests GPUs."""
+    return re.sub(r"\(.*\)", "", entry).removeprefix("gres:").removeprefix("gres/").split(":")[0] == "gpu"
 
 
 def _tasks(given: dict[str, str], nodes: int) -> int | None:
@@ -61,25 +61,25 @@ def _tasks(given: dict[str, str], nodes: int) -> int | None:
     return smallest_count(given.get("ntasks-per-node")) or (math.ceil(total / nodes) if total else None)
 
 
-def _gpus(text: str, *, named: bool) -> tuple[int, str]:
-    """Read ``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:a100:4``."""
+def read_gpus(text: str, *, named: bool) -> tuple[int, str]:
+    """Read ``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:tesla:a100:4``."""
     for part in text.split(","):
-        words = re.sub(r"\(.*\)", "", part).split(":")
-        if text and (not named or words.pop(0) in ("gpu", "gres/gpu")):
-            kind = next((word for word in words[:1] if not word.isdigit()), "")
+        words = re.sub(r"\(.*\)", "", part).removeprefix("gres:").removeprefix("gres/").split(":")
+        if text and (not named or words.pop(0) == "gpu"):
+            kind = ":".join(word for word in words if not word.isdigit())
             count = next((word for word in words[-1:] if word.isdigit()), "1")
             return smallest_count(count) or 0, kind
     return 0, ""
 
 
 def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, has: Amounts) -> None:
-    """Write the ``resources`` section, and ``slurm.gres`` where the script requests a type of GPU."""
+    """Write the ``resources`` section, and ``slurm.gres`` where the script requests more than a number of GPUs."""
     workers = _workers(launch, has)
     draft.put("resources.nodes", has.node_range or has.nodes)
     if has.gpus:
         draft.put("resources.gpus_per_node", has.gpus)
-        if has.gpu_type:
-            draft.put("slurm.gres", f"gpu:{has.gpu_type}:{has.gpus}")
+    if has.gres:
+        draft.put("slurm.gres", has.gres)
     if workers != max(has.gpus, 1):
         said = "the default is one per GPU" if has.gpus else ""
         if workers > has.gpus > 0:
@@ -87,10 +87,12 @@ def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, ha
         draft.put("resources.tasks_per_node", workers, said)
     per_gpu = smallest_count(given.get("cpus-per-gpu"))
     cpus = (has.cpus_per_slurm_task or 0) * has.slurm_tasks or (per_gpu or 0) * has.gpus
+    if not cpus and has.slurm_tasks > workers:  # SLURM gives a task one CPU
+        cpus = has.slurm_tasks
     if cpus:
         draft.put("resources.cpus_per_task", max(cpus // workers, 1))
-    _memory(draft, given, has, cpus)
-    _time_limit(draft, given.get("time", ""))
+    put_memory(draft, given, has, cpus)
+    put_time_limit(draft, given.get("time", ""))
 
 
 def _workers(launch: Launch | None, has: Amounts) -> int:
@@ -115,20 +117,23 @@ def _workers(launch: Launch | None, has: Amounts) -> int:
 _UNITS = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
 
 
-def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> None:
+def put_memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> None:
+    """Convert ``--mem`` and its kin."""
     scales = {"mem": 1, "mem-per-cpu": cpus or has.slurm_tasks, "mem-per-gpu": has.gpus}
     for option, scale in scales.items():
         found = re.fullmatch(r"(\d{1,12})([KMGT])?B?", given.get(option, "").upper())
         if not found:
+            if given.get(option):
+                draft.leave(f"--{option}={given[option]}: set resources.mem_gb.")
             continue
         value = int(found[1]) * _UNITS[found[2] or "M"] * scale
         if value:
-            draft.put("resources.mem_gb", int(value) if value == int(value) else round(value, 2))
+            draft.put("resources.mem_gb", int(value) if value == int(value) else max(round(value, 2), 0.01))
         else:
             draft.leave(f"--{option}=0 (all memory of a node): set resources.mem_gb, or slurm.exclusive: true.")
 
 
-def _time_limit(draft: Draft, text: str) -> None:
+def put_time_limit(draft: Draft, text: str) -> None:
     """Convert ``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
     if found := re.fullmatch(r"(\d{1,9}):(\d{1,9})", text):
         draft.put("resources.timeout_min", max(int(found[1]) + (int(found[2]) > 0), 1))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from launcher.config.convert.amounts import smallest_count
+from launcher.config.check.rules import OWNED_OPTIONS
+from launcher.config.convert.amounts import Amounts, put_memory, put_time_limit, read_gpus
+from launcher.config.convert.directives import long_name, smallest_count
 from launcher.config.convert.draft import Draft
+from launcher.config.convert.slurm_keys import UNCONVERTED
 from launcher.config.document.source import read_value, read_yaml
 from launcher.errors import ConfigError
 
@@ -64,12 +67,15 @@ def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
             draft.item("slurm.extra", key.replace("_", "-"), str(value))
         elif isinstance(value, int) and value != (smallest_count(str(known.get("gpus_per_node"))) or 1):
             draft.put("resources.tasks_per_node", value)
+    _put_per_gpu(draft, given)
     for name, value in _mapping(given.get("additional_parameters")).items():
-        option = name.replace("_", "-")
-        if option in ("mail-type", "mail-user", "reservation", "nodelist", "dependency"):
-            draft.put(f"slurm.{option.replace('-', '_')}", str(value))
-        elif isinstance(value, (str, int, float, bool)):
-            draft.item("slurm.extra", option, value)
+        _put_additional(draft, name, value)
+    if "resources.mem_gb" in draft.values:
+        for option in ("mem-per-cpu", "mem-per-gpu"):
+            if (value := draft.values.get("slurm.extra", {}).pop(option, None)) is not None:
+                draft.leave(f"{option.replace('-', '_')} {value}: resources.mem_gb is the memory of a node.")
+        if not draft.values.get("slurm.extra", True):
+            del draft.values["slurm.extra"]
     setup = given.get("setup") or []
     for line in setup if isinstance(setup, list) else [setup]:
         draft.add("environment.setup", str(line))
@@ -83,6 +89,53 @@ def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
     for key in given:
         if key not in {*_RESOURCES, *_SLURM, *_PER, *_DROPPED}:
             draft.leave(f"{key}: a job file has no such key.")
+
+
+def _put_per_gpu(draft: Draft, given: dict[str, Any]) -> None:
+    """Convert amounts for each GPU or task, where the others tell what they are for a node."""
+    values = draft.values
+    tasks, each = given.get("tasks_per_node"), given.get("gpus_per_task")
+    if isinstance(tasks, int) and isinstance(each, int) and "resources.gpus_per_node" not in values:
+        draft.put("resources.gpus_per_node", tasks * each)
+        if each == 1:
+            values.pop("resources.tasks_per_node", None)
+    elif each is not None:
+        draft.leave(f"gpus_per_task {each}: set resources.gpus_per_node.")
+    count, _ = read_gpus(str(values.get("slurm.gres", "")), named=True)
+    if count and "resources.gpus_per_node" not in values:
+        draft.put("resources.gpus_per_node", count)
+    gpus, cpus = values.get("resources.gpus_per_node"), given.get("cpus_per_gpu")
+    workers = values.get("resources.tasks_per_node", gpus)
+    if (
+        isinstance(cpus, int)
+        and isinstance(gpus, int)
+        and isinstance(workers, int)
+        and "resources.cpus_per_task" not in values
+    ):
+        draft.put("resources.cpus_per_task", max(cpus * gpus // max(workers, 1), 1))
+    elif cpus is not None:
+        draft.leave(f"cpus_per_gpu {cpus}: set resources.cpus_per_task.")
+
+
+def _put_additional(draft: Draft, name: str, value: Any) -> None:
+    """Convert one option of sbatch under ``additional_parameters``."""
+    option = long_name(name.replace("_", "-"))
+    key = OWNED_OPTIONS.get(option, "")
+    if not isinstance(value, (str, int, float, bool)) or option in UNCONVERTED:
+        draft.leave(f"additional_parameters {name}: a job file has no key for it.")
+    elif option == "exclusive":
+        draft.put(key, value is not False)
+    elif key.startswith("slurm."):
+        draft.put(key, str(value))
+    elif option == "mem":
+        put_memory(draft, {option: str(value)}, Amounts(), 0)
+    elif option == "time":
+        put_time_limit(draft, str(value))
+    elif option in OWNED_OPTIONS:
+        said = f"set {key} instead" if key else "the launcher alone decides about it"
+        draft.leave(f"additional_parameters {name}={value}: {said}.")
+    else:
+        draft.item("slurm.extra", option, value)
 
 
 # --- sweeps -------------------------------------------------------------------------------------------------------------
@@ -108,6 +161,8 @@ def _put_sweep(draft: Draft, hydra: dict[str, Any], launcher: dict[str, Any]) ->
         if isinstance(launcher.get("array_parallelism"), int):
             sweep["array_parallelism"] = launcher["array_parallelism"]
         draft.put("sweep", sweep)
+    elif launcher.get("array_parallelism") is not None:
+        draft.leave(f"array_parallelism {launcher['array_parallelism']}: set it under sweep, beside the values.")
 
 
 def _values(value: Any) -> Any:

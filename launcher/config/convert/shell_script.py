@@ -1,31 +1,10 @@
-"""Read as much of the shell as sbatch scripts use: commands, quotes, variables, arrays, here documents. Nothing is run."""
+"""Read the shell's grammar as far as sbatch scripts use it: commands, quotes, branches, functions. Nothing is run."""
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import TypeVar
-
-from launcher.config.document.room import Room
-from launcher.frozen import frozen
-
-
-@frozen
-class Ref:
-    """A part of a word that is only known when the script runs."""
-
-    text: str
-    """As it is written: ``$SLURM_PROCID``, ``$(hostname)``."""
-    name: str = ""
-    """The variable; empty for a command."""
-
-
-Piece = str | Ref
-_P = TypeVar("_P", bound="str | Ref")
 
 
 @dataclass
@@ -34,93 +13,290 @@ class Command:
 
     line: int
     words: list[str] = field(default_factory=list)
-    nested: bool = False
-    """Inside if, for, while or case."""
     raw: str = ""
     """As it is written, redirections included."""
+    end: str = ""
+    """The operator behind it."""
+    kind: str = ""
+    """``for`` sets its one word in a loop, ``function`` is named by it, ``(`` and ``)`` enclose a subshell; "": a command."""
+    nested: str = ""
+    """Where it runs perhaps, or more than once: ``in a branch``; "" runs once."""
+    body: list[Command] = field(default_factory=list)
+    """The commands of a function."""
+    joined: list[Command] = field(default_factory=list)
+    """It and the commands that ``&&``, ``||`` and ``|`` join to it."""
+    whole: str = ""
+    """The text of all of them."""
+    optional: bool = False
+    """An ``||`` is among them."""
 
     @property
     def place(self) -> str:
         """The line, for a note."""
-        return f"line {self.line}{' (inside if or for)' if self.nested else ''}"
+        return f"line {self.line}{f' ({self.nested})' if self.nested else ''}"
+
+    @property
+    def conditional(self) -> bool:
+        """Whether an ``||`` or a condition joins it to others, so that it means something only together with them."""
+        return self.nested == GUARDED or self.optional
 
 
-_OPEN, _CLOSE = {"if", "for", "while", "until", "case"}, {"fi", "done", "esac"}
-_SKIP = {"then", "do", "else", "!", "{", "}", "time", "exec", "nohup"}
+GUARDED, _BRANCH, _LOOP = "under a condition", "in a branch", "in a loop"
+_OPENING = {
+    "if": ("fi", _BRANCH), "case": ("esac", _BRANCH), "while": ("done", _LOOP), "until": ("done", _LOOP), "for": ("done", _LOOP),
+    "select": ("done", _LOOP), "{": ("}", ""),
+}  # fmt: skip
+"""What each is closed by, and how what is inside runs."""
+_CLOSING = {"fi", "done", "esac", "}"}
+_AGAIN = {"then", "do", "else", "elif"}
+_SKIPPED = {"!", "time", "exec", "nohup", "builtin", "command"}
+_KEYWORDS = {*_OPENING, *_CLOSING, *_AGAIN, *_SKIPPED, "function"}
+_SURE = {
+    "cd", "mkdir", "module", "ml", "source", ".", "export", "set", "echo", "conda", "mamba", "micromamba", "eval", "pushd", "true",
+    "ulimit", "umask", "date", "pwd",
+}  # fmt: skip
+"""Commands that a script takes for granted: what ``&&`` joins to them runs."""
 
 
-def commands(text: str) -> Iterator[Command]:
-    """Yield every simple command of a script, in order."""
-    depth = 0
+@dataclass
+class _Block:
+    closed_by: str
+    nested: str
+    out: list[Command]
+    pattern: bool = False
+    """A pattern of ``case`` comes next."""
+    silent: bool = False
+    """The brackets behind a function's name."""
+
+
+@dataclass
+class _Reader:
+    """Follows branches, loops, subshells and functions."""
+
+    blocks: list[_Block]
+    guard: str = ""
+    function: str = ""
+    """The name of a function whose body comes next."""
+
+    def take(self, command: Command) -> None:
+        """Take the next command that is written."""
+        block = self.blocks[-1]
+        if block.pattern and command.words[:1] != ["esac"]:
+            block.pattern = command.end != ")"
+            return
+        self._keywords(command)
+        if len(command.words) == 1 and command.end == "(":
+            self.function = command.words.pop()
+        elif command.words:
+            self._add(command)
+        self._operator(command)
+
+    def _keywords(self, command: Command) -> None:
+        words = command.words
+        while words and words[0] in _KEYWORDS:
+            if words[0] in _SKIPPED and words[1:] and words[1].startswith("-"):
+                break  # an option of its own
+            word = words.pop(0)
+            command.raw = command.raw.removeprefix(word).lstrip()
+            if word in _CLOSING:
+                self._close(word, command.line)
+            elif word == "function":
+                self.function = words.pop(0) if words else ""
+            elif word in _OPENING:
+                self._open(*_OPENING[word], command.line)
+                if word in ("for", "select"):
+                    self._add(Command(command.line, words[:1], kind="for"))
+                elif word == "case":
+                    self.blocks[-1].pattern = command.end != ")"
+                if word in ("for", "select", "case"):
+                    words.clear()
+            elif word in _AGAIN:
+                self.guard = ""
+
+    def _open(self, closed_by: str, nested: str, line: int) -> None:
+        above = self.blocks[-1]
+        block = _Block(closed_by, above.nested or self.guard or nested, above.out)
+        if self.function and closed_by in ("}", ")"):
+            made = Command(line, [self.function], kind="function")
+            self._add(made)
+            block, self.function = _Block(closed_by, "", made.body), ""
+        elif closed_by == ")":
+            self._add(Command(line, kind="("))
+        self.blocks.append(block)
+        self.guard = ""
+
+    def _close(self, word: str, line: int) -> None:
+        """Close the block; one that was never opened is no matter."""
+        block = self.blocks[-1]
+        if block.closed_by == word and len(self.blocks) > 1:
+            self.blocks.pop()
+            if word == ")" and block.out is self.blocks[-1].out and not block.silent:
+                self._add(Command(line, kind=")"))
+
+    def _add(self, command: Command) -> None:
+        block = self.blocks[-1]
+        command.nested = block.nested or self.guard
+        block.out.append(command)
+
+    def _operator(self, command: Command) -> None:
+        end = command.end
+        if end == "(" and self.function and command.raw:
+            self.blocks.append(_Block(")", "", self.blocks[-1].out, silent=True))
+        elif end == "(":
+            self._open(")", "", command.line)
+        elif end == ")":
+            self._close(")", command.line)
+        elif end in (";;", ";&", ";;&"):
+            self.blocks[-1].pattern = self.blocks[-1].closed_by == "esac"
+        if end == "||" or (end == "&&" and not _is_sure(command)):
+            self.guard = GUARDED
+        elif end not in ("&&", "|", "|&"):
+            self.guard = ""
+
+
+def _is_sure(command: Command) -> bool:
+    words = command.words
+    return bool(words) and (words[0] in _SURE or all(re.match(r"[A-Za-z_]\w*\+?=", word) for word in words))
+
+
+def commands(text: str) -> list[Command]:
+    """List every simple command of a script, in order; those of a function are in its ``body``."""
+    result: list[Command] = []
+    reader = _Reader([_Block("", "", result)])
     for command in _split(text):
-        while command.words and command.words[0] in _SKIP:
-            command.words.pop(0)
-        first = command.words[0] if command.words else ""
-        if first in _OPEN:
-            depth += 1
-        elif first in _CLOSE:
-            depth -= 1
-        elif first not in ("", "elif"):
-            command.nested = depth > 0
-            yield command
+        reader.take(command)
+    return result
 
+
+def raw_words(text: str) -> list[str]:
+    """Return the words of a text, as they are written."""
+    return [word for command in _split(text) for word in command.words]
+
+
+# --- words and operators ------------------------------------------------------------------------------------------------
 
 _BLANK = re.compile(r"(?:\\\n|[^\S\n])+|#.*")
 _REDIRECT = re.compile(r"\d*(?:&>>|&>|>>|>&|>\||<<<|<<-?|<>|<&|<|>)")
+_OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|[\n;|&()]|\Z")
 _UNQUOTED = re.compile(r"\\.?|[^\s\\'\"`$;|&()<>]+|\$", re.DOTALL)
+_LONGEST_TEST, _DEEPEST_TEST = 2000, 20
+_TEST = re.compile(rf"\[\[\s.{{0,{_LONGEST_TEST}}}?\s\]\](?=[\s;&|)]|\Z)", re.DOTALL)
+_SUBSTITUTES = ("<(", ">(")
 
 
 def _split(text: str) -> Iterator[Command]:
-    """Split a script into commands and raw words."""
-    at = start = counted = 0
+    """Split a script at its operators, into raw words; a command without words tells of its operator alone."""
+    at = start = counted = stop = 0
     line, redirect = 1, ""
     words: list[str] = []
     documents: list[str] = []  # the last lines of here documents that begin on the next line
+    together = _Together(text)
     while at <= len(text):
         if found := _BLANK.match(text, at):
             at = found.end()
-        elif found := _REDIRECT.match(text, at):
+        elif not text.startswith(_SUBSTITUTES, at) and (found := _REDIRECT.match(text, at)):
             redirect, at = found[0], found.end()
-        elif (char := text[at : at + 1]) in "\n;|&()":  # also "", the end
-            if words:
-                yield Command(line, words, raw=text[start:at].strip())
-            words, redirect, at = [], "", at + 1
-            while char == "\n" and documents:
+        elif not (is_test := _is_test(text, at, words)) and (found := _OPERATOR.match(text, at)):
+            raw = text[start : max(stop, start)].strip()
+            yield from together.add(Command(line, words, raw, found[0]), start, max(stop, start))
+            words, redirect, at = [], "", max(found.end(), at + 1)
+            while found[0] == "\n" and documents:
                 last = re.compile(rf"^[^\S\n]*{re.escape(documents.pop(0))}[^\S\n]*$", re.MULTILINE).search(text, at)
                 at = last.end() + 1 if last else len(text)
             start = at
         else:
             line, counted = (line, counted) if words else (line + text.count("\n", counted, at), at)
-            word, at = _word(text, at)
+            word, at = (text[at : at + is_test], at + is_test) if is_test else _word(text, at)
             if not redirect:
                 words.append(word)
             elif redirect in ("<<", "<<-"):
                 documents.append(word.strip("'\"\\"))
-            redirect = ""
+            redirect, stop = "", at
+    yield from together.rest()
+
+
+_MOST_JOINED = 100
+
+
+@dataclass
+class _Together:
+    """Holds commands back until all that ``&&``, ``||``, ``|`` and brackets join to them are read."""
+
+    text: str
+    held: list[Command] = field(default_factory=list)
+    start: int = 0
+    depth: int = 0
+
+    def add(self, command: Command, start: int, end: int) -> list[Command]:
+        """Take a command; return those that are complete."""
+        if not self.held:
+            self.start = start
+        joined = self.depth or (bool(self.held) and self.held[-1].end in ("&&", "||"))
+        self.held.append(command)
+        first = next((w for w in command.words if w not in _KEYWORDS or w in "{}"), "")
+        if joined:  # a bracket that begins a line is no part of a list
+            self.depth += (first == "{") + (command.end == "(") - (first == "}") - (command.end == ")")
+            self.depth = max(self.depth, 0)
+        if command.end in ("&&", "||", "|", "|&") or (self.depth and len(self.held) < _MOST_JOINED):
+            return []
+        return self.rest(end)
+
+    def rest(self, end: int | None = None) -> list[Command]:
+        """Return all that are held."""
+        found, self.held, self.depth = self.held, [], 0
+        if len(found) > 1:
+            whole = self.text[self.start : end].strip()
+            optional = any(command.end == "||" for command in found)
+            for command in found:
+                command.joined, command.whole, command.optional = found, whole, optional
+        return found
+
+
+def _is_test(text: str, at: int, words: list[str]) -> int:
+    """Return how long the ``[[ test ]]`` or ``(( arithmetic ))`` at ``at`` is; 0 for none."""
+    if words and words[-1] not in _KEYWORDS:
+        return 0
+    if text.startswith("((", at):
+        return _closed(text, at)
+    found = _TEST.match(text, at) if text.startswith("[[", at) else None
+    return len(found[0]) if found else 0
+
+
+def _closed(text: str, at: int) -> int:
+    """Return how long the brackets at ``at`` are."""
+    depth = 0
+    for found in re.compile(r"[()\n]").finditer(text, at, at + _LONGEST_TEST):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if depth == 0 and found[0] != "\n":
+            return found.end() - at
+        if depth > _DEEPEST_TEST or found[0] == "\n":
+            return 0
+    return 0
 
 
 def _word(text: str, at: int) -> tuple[str, int]:
     """Return the raw word at ``at``, and where it ends."""
-    word = ""
+    parts: list[str] = []
     while at < len(text):
-        if text[at] in "'\"`" or text.startswith(("$(", "${"), at) or (text[at] == "(" and word.endswith("=")):
-            part = text[at : at + _extent(text, at)]
+        opens = text[at] in "'\"`" or text.startswith(("$(", "${", *_SUBSTITUTES), at)
+        if opens or (text[at] == "(" and parts and parts[-1].endswith("=")):
+            part = text[at : at + extent(text, at)]
         elif found := _UNQUOTED.match(text, at):
             part = found[0]
         else:
             break
         at += len(part)
-        word += part if part != "\\\n" else ""
-    return word, at
+        parts.append(part if part != "\\\n" else "")
+    return "".join(parts), at
 
 
 _INSIDE = {"'": ("'", ""), '"': ('"', ""), "`": ("`", "'"), "(": (")", "'\"`("), "{": ("}", "'\"`(")}
 """By the opening character: the closing one, and those that open another part inside."""
 
 
-def _extent(text: str, at: int) -> int:
+def extent(text: str, at: int) -> int:
     """Return how many characters the quoted or bracketed part at ``at`` has; to the end where it is not closed."""
-    position = at + (2 if text[at] == "$" else 1)
+    position = at + (2 if text[at] in "$<>" else 1)
     opener = text[position - 1]
     closing, inside = _INSIDE[opener]
     while position < len(text):
@@ -129,158 +305,7 @@ def _extent(text: str, at: int) -> int:
         if opener == "'":
             position += 1
         elif text[position] in inside or text.startswith(("$(", "${"), position):
-            position += _extent(text, position)
+            position += extent(text, position)
         else:
             position += 2 if text[position] == "\\" else 1
     return len(text) - at
-
-
-# --- variables ----------------------------------------------------------------------------------------------------------
-
-_ORDINARY = re.compile(r"[^\"'\\`$]*")
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
-_BRACES = re.compile(r"([A-Za-z_]\w*|[0-9@*#])(?:\[[@*]\])?(?::?([-=+?])(.*))?", re.DOTALL)
-
-
-@dataclass
-class Scope:
-    """Shell variables with a value known from the script alone."""
-
-    known: dict[str, list[Piece]] = field(default_factory=dict)
-    arrays: dict[str, list[str]] = field(default_factory=dict)
-    room: Room = field(
-        default_factory=lambda: Room(1 << 20, "the script's variables stand for more than 1 MiB of text")
-    )
-    """A variable that holds the one before twice, sixty times over, is 2**60 texts."""
-
-    def assign(self, name: str, raw: str) -> None:
-        """Take ``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
-        name, plus = name.removesuffix("+"), name.endswith("+")
-        if raw.startswith("("):
-            inner = self.words(_words(raw[1:-1].replace("\n", " ")))
-            self.arrays[name] = self.arrays.get(name, []) + inner if plus else inner
-            self.known.pop(name, None)
-        else:
-            self.known[name] = _joined([*(self.known.get(name, []) if plus else []), *self.expand(raw)])
-
-    def words(self, raw: list[str], depth: int = 0) -> list[str]:
-        """Return raw words with ``$NAME`` and ``"${NAME[@]}"`` that stand alone replaced by the words they hold."""
-        result: list[str] = []
-        if depth > 10:
-            return raw
-        for word in raw:
-            found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*)(\[[@*]\])?\}?"?', word)
-            name = found[1] if found else ""
-            if name in self.arrays:
-                self._taken(self.arrays[name])
-                result += self.words(self.arrays[name], depth + 1)
-            elif (
-                name in self.known
-                and not word.startswith('"')
-                and any(isinstance(p, str) and " " in p for p in self.known[name])
-            ):
-                result += self.words(_words(source(self._taken(self.known[name]))), depth + 1)
-            else:
-                result.append(word)
-        return result
-
-    def expand(self, raw: str) -> list[Piece]:
-        """Return what a raw word stands for, quotes removed and known variables filled in."""
-        pieces: list[Piece] = []
-        at = 0
-        quoted = False
-        while at < len(raw):
-            char, size = raw[at], 1
-            if char == '"':
-                quoted = not quoted
-            elif char == "'" and not quoted:
-                size = _extent(raw, at)
-                pieces.append(raw[at + 1 : at + size].removesuffix("'"))
-            elif char == "\\" and at + 1 < len(raw):
-                size, escaped = 2, raw[at + 1]
-                if escaped != "\n":
-                    pieces.append(char + escaped if quoted and escaped not in '"\\$`' else escaped)
-            elif char == "`" or raw.startswith(("$(", "${"), at):
-                size = _extent(raw, at)
-                pieces += self.reference(raw[at : at + size])
-            elif found := _VARIABLE.match(raw, at):
-                size = len(found[0])
-                pieces += self.reference(found[0])
-            else:
-                size = len(_ORDINARY.match(raw, at)[0]) or 1  # type: ignore[index]
-                pieces.append(raw[at : at + size])
-            at += size
-        return _joined(pieces)
-
-    def text(self, raw: str) -> str:
-        """Return what a raw word stands for, with what is only known later as it is written."""
-        return source(self.expand(raw))
-
-    def reference(self, text: str) -> list[Piece]:
-        """Return the value of ``$NAME``, ``${NAME:-default}``, ``$((1 + 2))`` or ``$(command)``."""
-        if text.startswith("$((") and text.endswith("))"):
-            return [self.arithmetic(text)]
-        if text.startswith(("$(", "`")):
-            return [Ref(text)]
-        if text.startswith("${"):
-            found = _BRACES.fullmatch(text[2:-1])
-            if not found:
-                return [Ref(text, re.sub(r"\W.*", "", text[2:]))]
-            name, how, other = found.groups()
-            if name in self.known:
-                return self._taken(self.known[name])
-            return self.expand(other) if how and how in "-=" else [Ref(text, name)]
-        name = text[1:]
-        return self._taken(self.known.get(name) or [Ref(text, name)])
-
-    def _taken(self, value: list[_P]) -> list[_P]:
-        """Return the value of a variable, counted at every use. Raises ConfigError when that is too much."""
-        self.room.take(sum(len(piece.text if isinstance(piece, Ref) else piece) + 1 for piece in value))
-        return value
-
-    def arithmetic(self, text: str) -> Piece:
-        """Return the number, where every variable is known."""
-        filled = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: plain(self.known.get(m[1], [Ref("")])) or "?", text[3:-2])
-        try:
-            return str(_value(ast.parse(filled.strip(), mode="eval").body)) if len(filled) <= 200 else Ref(text)
-        except (SyntaxError, ZeroDivisionError, KeyError, RecursionError, ValueError):
-            return Ref(text)
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
-
-def _value(node: ast.expr) -> int:
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    raise ValueError("no arithmetic")
-
-
-def _words(text: str) -> list[str]:
-    return [word for command in _split(text) for word in command.words]
-
-
-def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Return the pieces with neighbouring texts as one."""
-    result: list[Piece] = []
-    for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
-        result += ["".join(map(str, group))] if is_text else list(group)  # noqa: B031 (one branch, once)
-    return [piece for piece in result if piece != ""]
-
-
-def plain(pieces: list[Piece]) -> str | None:
-    """Return the text, or None when a part of it is only known when the script runs."""
-    return None if any(isinstance(piece, Ref) for piece in pieces) else source(pieces)
-
-
-def source(pieces: list[Piece]) -> str:
-    """Return the text with references as they were written."""
-    return "".join(piece.text if isinstance(piece, Ref) else piece for piece in pieces)

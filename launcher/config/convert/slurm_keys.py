@@ -4,61 +4,87 @@ from __future__ import annotations
 
 import re
 
-from launcher.config.check.rules import OWNED_OPTIONS
-from launcher.config.convert.amounts import smallest_count
-from launcher.config.convert.draft import Draft
+from launcher.config.check.rules import OWNED_OPTIONS, count_hosts
+from launcher.config.convert.directives import smallest_count
+from launcher.config.convert.draft import Draft, literal
+from launcher.config.document.clock_times import minutes
 
 _DROPPED = {
-    "requeue", "no-kill", "open-mode", "parsable", "get-user-env", "verbose", "quiet", "gpus-per-socket",
-    "gres", "cpus-per-gpu", "mem-per-cpu", "mem-per-gpu",
+    "requeue", "no-kill", "open-mode", "parsable", "get-user-env", "verbose", "quiet", "gres", "cpus-per-gpu", "mem-per-cpu",
+    "mem-per-gpu", "export", "chdir",
 }  # fmt: skip
-"""Options without effect on a job file, and those that `put_resources` reads beside the ones with a key in ``resources``."""
-_LEFT = {"export", "wait", "wrap", "test-only", "hold", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core"}
+"""Options without effect on a job file, and those that are read elsewhere beside the ones with a key in ``resources``."""
+UNCONVERTED = {
+    "wait", "wrap", "test-only", "hold", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "clusters",
+    "distribution", "export-file",
+}  # fmt: skip
 
 
 def put_slurm(draft: Draft, given: dict[str, str]) -> None:
     """Convert every option that `put_resources` has not read."""
     for option, value in given.items():
         key = OWNED_OPTIONS.get(option, "")
-        if option not in _DROPPED and not key.startswith("resources."):
+        if option not in _DROPPED and option != "array" and not key.startswith("resources."):
             _put(draft, option, value, key)
+    _require_hosts(draft)
+
+
+def _require_hosts(draft: Draft) -> None:
+    """Leave out hosts that sbatch and `plan` refuse: more than nodes, or wanted and excluded."""
+    wanted, excluded = draft.values.get("slurm.nodelist", ""), draft.values.get("slurm.exclude", "")
+    most = int(str(draft.values.get("resources.nodes", 1)).rpartition("-")[2])
+    if (count_hosts(wanted) or 0) > most:
+        draft.leave(f"--nodelist={wanted}: more hosts than nodes.")
+        del draft.values["slurm.nodelist"]
+    elif set(wanted.split(",")) & set(excluded.split(",")) - {""}:
+        draft.leave(f"--exclude={excluded}: one of these hosts is in --nodelist.")
+        del draft.values["slurm.exclude"]
 
 
 def _put(draft: Draft, option: str, value: str, key: str) -> None:
     if option == "exclusive" and value in ("", "exclusive"):
         draft.put("slurm.exclusive", True)
-    elif option == "exclusive" or option in _LEFT:
+    elif option == "exclusive" or option in UNCONVERTED:
         draft.leave(f"--{option}{'=' + value if value else ''}: a job file has no key for it.")
-    elif key.startswith("slurm.") or option == "chdir":
-        if value:
-            draft.put(key, value.upper() if option == "mail-type" else value)
+    elif key.startswith("slurm."):
+        if value := re.sub(r"\s+", "", value) if option == "constraint" else value:
+            draft.put(key, literal(value.upper() if option == "mail-type" else value))
     elif option == "job-name":
         if name := re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")[:40]:
             draft.put("name", name)
     elif option == "signal":
-        if (found := re.search(r"@(\d{1,9})$", value)) and int(found[1]) >= 5:
-            draft.put("restart.signal_lead_s", int(found[1]))
-    elif option == "array":
-        _array(draft, value)
+        _signal(draft, value)
     elif option == "no-requeue":
         draft.put("restart.requeue", False)
     elif option in ("output", "error", "input"):
         draft.leave("--output and --error: the run's logs/ holds a log per rank (launcher logs RUN).")
     elif re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", option):
-        draft.item("slurm.extra", option, value if value else True)
+        draft.item("slurm.extra", option, literal(value) if value else True)
     else:
         draft.leave(f"#SBATCH -{option} {value}".rstrip() + ": launcher init does not know this option.")
 
 
-def _array(draft: Draft, value: str) -> None:
-    """Convert simple ranges and lists to a sweep over ``params.array_task_id``."""
+def _signal(draft: Draft, value: str) -> None:
+    """Convert ``--signal=USR1@90``; a lead of a whole attempt would stop each of them as it starts."""
+    found = re.search(r"@(\d{1,9})$", value)
+    if not found or int(found[1]) < 5:
+        return
+    limit_min = int(str(minutes(draft.values.get("resources.timeout_min", 60))))
+    if int(found[1]) < limit_min * 60:
+        draft.put("restart.signal_lead_s", int(found[1]))
+    else:
+        draft.leave(f"--signal={value}: the time limit is shorter than that.")
+
+
+def put_array(draft: Draft, value: str) -> bool:
+    """Convert a range or list to a sweep over ``params.array_task_id``; tell whether SLURM's numbers are the same here."""
     text, _, most = value.partition("%")
     values: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
         if not found or len(values) > 10_000:
             draft.leave(f"--array={value}: write the values under sweep.")
-            return
+            return False
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         values += range(first, min(last, first + 10_000) + 1, max(step, 1))
     whole = values == list(range(values[0], values[0] + len(values)))
@@ -68,3 +94,7 @@ def _array(draft: Draft, value: str) -> None:
     if smallest_count(most):
         sweep["array_parallelism"] = smallest_count(most)
     draft.put("sweep", sweep)
+    if not (whole and values[0] == 0):
+        said = "SLURM_ARRAY_TASK_ID counts the elements from 0; the script's number is ${params.array_task_id}"
+        draft.leave(f"--array={value}: {said}.")
+    return whole and values[0] == 0

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.config.convert import convert
-from launcher.config.convert.shell_script import Scope, commands, plain
+from launcher.config.convert.shell_script import commands
+from launcher.config.convert.shell_variables import Scope, plain
 from launcher.config.document.source import read_yaml
 from launcher.config.load.load import load_job
 from launcher.errors import ConfigError
@@ -65,7 +66,7 @@ def test_secrets_never_arrive() -> None:
             "train.py",
             ["--a", 1, "--c", "--b", "x y"],
         ),
-        ("LR=${LR:-0.1}\npython train.py --lr $LR > log.txt 2>&1", "train.py", ["--lr", "0.1"]),
+        ("LR=${LR:-0.1}\npython train.py --lr $LR > log.txt 2>&1", "train.py", ["--lr", "${oc.env:LR,'0.1'}"]),
         ("if true; then\n  srun torchrun train.py\nfi", "train.py", []),
         ("python train.py \\\n  --a \\\n  b # c", "train.py", ["--a", "b"]),
         ("N=$((2 * 3 + 1))\npython train.py $N ${HOME}/x '$HOME'", "train.py", [7, "${oc.env:HOME}/x", "$HOME"]),
