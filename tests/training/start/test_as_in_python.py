@@ -37,7 +37,7 @@ def test_batches_of_an_attached_script_end_at_the_agreed_stop(tmp_path: Path) ->
     """The loop leaves the script by an exception that is no failure: it has saved, and ends with 0."""
     loop = "for batch in run.batches(torch.ones(4000, 4), 4, epochs=1):\n    train(batch)\n    time.sleep(0.01)\n"
     with Crew(script_spec(tmp_path, BEGIN.format(width=4) + loop, 1), 1) as crew:
-        crew.until(lambda _, message: message["type"] == "progress")
+        crew.until(lambda _, message: message["type"] == "progress" and message["step"] >= 2)
         step = crew.stop_now()
         words = crew.finish()
         codes = crew.exit_codes()
