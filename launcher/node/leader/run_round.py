@@ -315,7 +315,7 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE, Kind.HANG) and round_.lost and symptom_only(spoken):
         evidence = _lost(round_)  # the other failures follow from the lost node
     if evidence.kind is Kind.WORKER_FAILED and spoken and symptom_only(spoken):
-        spoken = round_.left_early(min(f.t for f in spoken)) + spoken
+        spoken = round_.left_early(spoken) + spoken
     first = first_failure(spoken)
     follow = evidence.kind in (Kind.NODE_LOST, Kind.HANG)
     board.failures += follow

@@ -233,6 +233,32 @@ def test_an_upload_that_fails_when_the_others_are_done_is_its_own_cause(world, v
     assert not w.events("victims")
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "said", "missed"),
+    [
+        (300, "Connection closed by peer [10.0.0.1]:4242", False),
+        (1800, "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv", True),
+        (7200, "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv", False),
+    ],
+)
+def test_ranks_that_left_long_before_are_not_the_cause(world, virtual, waited_s, said, missed):
+    """Broken connections follow within a step from a rank that left, time-outs within torch's half an hour; later ones have another cause."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        for rank in (1, 2, 3):
+            w.find(rank).task.cancel()
+            w.find(rank).node.exited(w.find(rank), 0, None)
+        await asyncio.sleep(waited_s)
+        w.find(0).fail("RuntimeError", said)
+
+    assert virtual(w.attempt_once(script)).state == "failed"
+    (failed,) = w.events("worker_failed")
+    assert (failed["rank"] != 0) == missed
+
+
 def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual):
     """A plain script's exception after TERM is no failure either: many handlers end by an exception."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, site={"grace_s": 20})
