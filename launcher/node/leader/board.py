@@ -147,8 +147,8 @@ class Board:
     later."""
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
-    blamed: list[tuple[str, int | None]] = field(default_factory=list)
-    """The host that failed last and the newest checkpoint then, as often as both were the same in a row."""
+    blamed: list[tuple[str, int]] = field(default_factory=list)
+    """The host that failed last and how much progress there was by then, as often as both were the same in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
     sizes: set[int] = field(default_factory=set)
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""

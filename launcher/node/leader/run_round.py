@@ -351,7 +351,8 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
         refused=refused or None,
     )
     refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
-    hosts = tuple(dict.fromkeys(f.host for f in same))
+    waited = is_victim(first) or cause.kind == "timeout"  # for a rank that nobody knows: its own host is not to blame
+    hosts = () if waited else tuple(dict.fromkeys(f.host for f in same))
     return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
 
 
@@ -360,9 +361,10 @@ def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
 
     Where there is no spare, the next attempt asks for other hosts; a GPU that has failed twice is not tried a third time.
     """
-    if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
+    hosts = evidence.hosts or tuple(round_.broken_gpus)
+    if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(hosts) != 1:
         return
-    blame = evidence.hosts[0], board.saver.last_step
+    blame = hosts[0], board.budgets.advances
     if blame not in board.blamed:
         board.blamed.clear()
     board.blamed.append(blame)

@@ -17,6 +17,9 @@ from launcher.run.error_words import fault_of_gpu, is_lost_peer
 from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
 
+_OWN_KINDS = ("host_memory", "cuda_oom", "cuda", "gpu", "shm", "import", "disk_full", "unloadable")
+"""A rank that failed in this way needs no other one to have failed before, whatever else its words say."""
+
 
 @dataclass
 class Failure:
@@ -82,7 +85,7 @@ def cause_of(failure: Failure, who: str = "") -> Cause:
 
 def is_victim(failure: Failure) -> bool:
     """This failure only says that somebody else is gone."""
-    if failure.oom or failure.kind in ("host_memory", "cuda_oom", "cuda", "gpu", "import", "disk_full", "unloadable"):
+    if failure.oom or failure.kind in _OWN_KINDS:
         return False
     if failure.exception is not None:
         return failure.victim

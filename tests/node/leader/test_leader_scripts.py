@@ -525,3 +525,42 @@ def test_a_request_that_is_seen_late_outranks_the_end_that_its_signal_brought(wo
         w.paths.request.write_text("{}")
 
     assert virtual(w.attempt_once(script)).state == "cancelled"
+
+
+def test_the_host_of_a_rank_that_only_waited_is_not_excluded(world, virtual):
+    """Watchdogs end the ranks of one host because a rank elsewhere stands still: the spare takes no place of a host that works."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, spare_nodes=1)
+    said = "[rank0]:[E1127 ProcessGroupNCCL.cpp:632] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8)"
+
+    class Script(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(60 if self.node.name == "n0" else 1e5)
+            self.node.exited(self, None, 6, [said])
+
+    w.worker_class = Script
+
+    assert virtual(w.attempt_once()).state == "failed"
+    assert {e["cause"]["kind"] for e in w.events("worker_failed")} == {"timeout"}
+    assert w.events("excluded") == []
+    assert [{r["host"] for r in e["ranks"]} for e in w.events("round_started")] == [{"n0", "n1"}] * 4
+
+
+@pytest.mark.parametrize(("lives_s", "excluded"), [(700, []), (60, [["n1"]])])
+def test_a_plain_scripts_host_is_excluded_for_failures_without_progress(world, virtual, lives_s, excluded):
+    """A round that lives for ten minutes is progress: two failures with one in between are not in a row."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, spare_nodes=1)
+
+    class Script(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(lives_s)
+            if self.rank == 3 and self.round < 2:
+                self.node.exited(self, None, 11)
+                await asyncio.sleep(1e5)
+            self.node.exited(self, 0, None)
+
+    w.worker_class = Script
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["hosts"] for e in w.events("excluded")] == excluded

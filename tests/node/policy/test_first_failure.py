@@ -91,6 +91,7 @@ def test_real_errors_are_no_victims():
     assert not is_victim(failure(signal=9))
     assert not is_victim(failure(exit_code=1, last_lines=["nothing about peers"]))
     assert not is_victim(failure(signal=6, oom=True, last_lines=[RESET]))
+    assert not is_victim(failure(kind="shm", exception="torch.distributed.DistBackendError", message="x", victim=True))
 
 
 def test_the_same_failure_of_several_ranks_is_one():

@@ -279,7 +279,7 @@ LOST = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer 
 )
 def test_a_group_is_what_its_members_are(members: list[Exception], kind: str, victim: bool) -> None:
     """It is a victim's when all members are, and has the kind of the first that has one; who waited in vain comes last."""
-    group = ExceptionGroup("unhandled errors in a TaskGroup", [of_library()(one) for one in members])
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [of_library()(one) for one in members])  # noqa: F821
     told = failure.describe_error(caught(group))
 
     assert (told["kind"], told["victim"]) == (kind, victim)
