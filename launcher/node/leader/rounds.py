@@ -24,9 +24,11 @@ _USED = ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes", "gpu_power_
 """What samples tell of a rank."""
 _SETTLE_S = 0.05
 """After a failure that is not a victim's, the leader waits so long for others."""
-_SETTLE_SYMPTOMS_S = 1.0
-"""While only victims have failed, the leader waits for the rank that failed first. SLURM's TERM may have ended a script:
-an agent will report the signal."""
+_SETTLE_SCRIPT_S = 1.0
+"""SLURM's TERM may have ended a script: an agent will report the signal."""
+_SETTLE_SYMPTOMS_S = 2.5
+"""While only victims have failed, the leader waits for the rank that failed first. Its agent reads the end of its log before it tells
+(at most for a second, `launcher.node.agent.workers`)."""
 _SETTLE_EXITS_S = 5.0
 """While only scripts have failed that ended themselves, the leader waits for the others: it matters whether all do."""
 
@@ -249,7 +251,9 @@ class Round:
             return True
         if self.failed_at is None:
             return False
-        patience = _SETTLE_SYMPTOMS_S if self.script or symptom_only(self.failures) else _SETTLE_S
+        patience = _SETTLE_SCRIPT_S if self.script else _SETTLE_S
+        if symptom_only(self.failures):
+            patience = _SETTLE_SYMPTOMS_S
         if not self.stepped and len(self.failures) < self.world_size and all(map(left_by_itself, self.failures)):
             patience = _SETTLE_EXITS_S
         return now - self.failed_at >= patience

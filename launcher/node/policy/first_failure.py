@@ -42,7 +42,7 @@ class Failure:
     last_lines: list[str] = field(default_factory=list)
     oom: bool = False
     after_end: bool = False
-    """The exit came after the leader had ended the round: it is our own kill."""
+    """It came after the leader, or the rank's agent, had begun to end the round: an exit may be our own kill."""
 
     def add_failed(self, message: WorkerFailure) -> None:
         """Take in the worker's own message."""
@@ -53,10 +53,11 @@ class Failure:
         self.exit_code = self.exit_code if message.exit_code is None else message.exit_code
         self.step = self.step if message.step is None else message.step
 
-    def add_exit(self, message: WorkerExit, *, ending: bool = False) -> None:
-        """Take in the agent's message; ``ending``: the leader had ended the round by then."""
+    def add_exit(self, message: WorkerExit, *, by_us: bool = False) -> None:
+        """Take in the agent's message; ``by_us``: the round was being ended by then."""
         told = self.exception is not None or self.exit_code is not None
-        if not (told and ending and message.signal is not None):  # else it is our own kill
+        self.after_end = by_us and (self.after_end or not told)
+        if not (told and by_us and message.signal is not None):  # else it is our own kill
             self.signal, self.exit_code = message.signal, message.exit_code
         self.oom, self.last_lines = message.oom, message.last_lines
 

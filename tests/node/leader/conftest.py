@@ -472,7 +472,12 @@ class FakeNode:
         return None
 
     def exited(
-        self, worker: FakeWorker, exit_code: int | None, signal: int | None, last_lines: list[str] | None = None
+        self,
+        worker: FakeWorker,
+        exit_code: int | None,
+        signal: int | None,
+        last_lines: list[str] | None = None,
+        by_us: bool | None = None,
     ) -> None:
         self.answers.flush(worker.rank)
         self.up(
@@ -484,6 +489,7 @@ class FakeNode:
             t=0,
             last_lines=last_lines or [],
             oom=False,
+            by_us=by_us,
         )
         if worker in self.workers:
             self.workers.remove(worker)

@@ -604,3 +604,27 @@ def test_a_leader_that_stood_still_while_another_acted_writes_nothing_more(world
     assert len(w.events("decision")) == 1
     assert len(w.events("requeued")) == int(answers)
     assert [said[0] for said in w.allocation.said if said[0] == "hand_back"] == ["hand_back"] * answers
+
+
+@pytest.mark.parametrize("late_s", [1.0, 1.4, 4.0])
+def test_the_cause_is_known_although_its_exit_is_told_late(world, virtual, late_s):
+    """Rank 3 was killed, and its agent reads the log's end before it tells: the leader waits for that, or hears that it was not its own kill."""
+    w = world(restart={"max_restarts": 0})
+
+    def die(worker):
+        if worker.rank != 3:
+            return
+        node, loop = worker.node, asyncio.get_running_loop()
+        worker.task.cancel()
+        node.workers.remove(worker)
+        told_at = loop.time() + late_s
+        loop.call_at(told_at, lambda: node.exited(worker, None, 9, by_us=False))
+        end = node.on_end  # the agent says that the node is clear behind every exit
+        node.on_end = lambda m: loop.call_at(max(told_at + 0.001, loop.time()), end, m)
+        worker.group.broken(worker)
+
+    w.hooks[10] = [die]
+
+    assert virtual(w.attempt_once()).state == "failed"
+    (failed,) = w.events("worker_failed")
+    assert (failed["rank"], failed["cause"]["signal"]) == (3, 9)
