@@ -628,3 +628,26 @@ def test_the_cause_is_known_although_its_exit_is_told_late(world, virtual, late_
     assert virtual(w.attempt_once()).state == "failed"
     (failed,) = w.events("worker_failed")
     assert (failed["rank"], failed["cause"]["signal"]) == (3, 9)
+
+
+def test_an_evaluation_of_forty_minutes_ends_no_run(world, virtual):
+    """It is taken for a hang once; the next round waits four times as long for it."""
+    w = world()
+
+    class Evaluating(w.worker_class):
+        async def main(self):
+            self.say("hello", pid=1000 + self.rank)
+            await self.group.meet(("ready", 0), self)
+            self.say("ready")
+            self.say("phase", name="train")
+            self.say("progress", step=1, epoch=0, total_steps=1, step_time_s=1.0)
+            self.say("phase", name="evaluate")
+            await asyncio.sleep(2400)
+            self.done = True
+            self.say("finished", step=1, saved=True)
+            await self.exit()
+
+    w.worker_class = Evaluating
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["limit_s"] for e in w.events("hang")] == [1800.0]
