@@ -114,9 +114,11 @@ class Laggard(RankAt):
     """A rank that the others wait for."""
 
     step: int | None
-    phase: str | None
+    phase: str | None = None
     frozen: bool | None = None
     """It was stopped (process state T)."""
+    exit_code: int | None = None
+    """Its process had ended with this code, before the last step: the others waited for it."""
 
 
 class Victim(RankAt):

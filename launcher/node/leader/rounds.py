@@ -245,6 +245,11 @@ class Round:
             if not r.over
         ]
 
+    def left_unfinished(self) -> list[Rank]:
+        """Return the ranks that have ended well before the last step, as far as that is known: the others may wait for them."""
+        last = self.total_steps or self.step
+        return [r for r in self.ranks if r.finished is not None and r.finished < last]
+
     def settled(self, now: float) -> bool:
         """Return whether something has failed and enough is known to name what failed first."""
         if self.lost or self.store_problem:

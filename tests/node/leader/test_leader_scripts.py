@@ -11,6 +11,10 @@ from acts import plain_script, stop_at
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.wire.messages import SHUTDOWN_S
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.history import read_history
+from launcher.report.model.summary import summarise_history
+from launcher.run import clock
 from launcher.run.spec import Work
 
 LOADER = "DataLoader worker (pid 4242) is killed by signal: Terminated. "
@@ -564,3 +568,66 @@ def test_a_plain_scripts_host_is_excluded_for_failures_without_progress(world, v
 
     assert virtual(w.attempt_once()).state == "completed"
     assert [e["hosts"] for e in w.events("excluded")] == excluded
+
+
+def test_a_node_that_dies_is_noticed_while_the_watched_files_do_not_answer(world, virtual):
+    """`checkpoint.watch` on a file system that takes a minute: silence of a node is seen meanwhile, and is not taken for the leader's own."""
+    w = world(
+        work=Work(kind="script", target="train.py"),
+        checkpoint={"enabled": False, "watch": "out/*"},
+        restart={"requeue": False},
+    )
+    w.worker_class = plain_script(w)
+    died = []
+
+    async def script():
+        await w.until(lambda: w.events("round_started"))
+        answer = w.leader._board.blocking
+
+        async def slow(work):
+            if "newest_of" in work.__code__.co_names:
+                await asyncio.sleep(60)
+            return await answer(work)
+
+        w.leader._board.blocking = slow
+        await asyncio.sleep(6)
+        died.append(clock.now())
+        w.nodes[1].cut = True
+
+    virtual(w.attempt_once(script))
+
+    (lost,) = w.events("node_lost")
+    assert lost["why"] == "silent"
+    assert lost["t"] - died[0] < 12
+    assert w.leader._board.woke_at is None
+
+
+def test_a_rank_that_left_in_the_middle_is_named_when_the_others_wait_for_it(world, virtual):
+    """sys.exit(0) at step 20 of 100: nobody lags behind, and yet the hang has a name, which `why` tells; no host is blamed."""
+    w = world(work=Work(kind="script", target="train.py"), restart={"max_restarts": 0}, checkpoint={"enabled": False})
+
+    class Leaving(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            self.say("attached")
+            self.say("phase", name="train")
+            for step in range(1, 101):
+                self.entered = self.begun = step
+                await asyncio.sleep(0.1)
+                await self.group.meet(("step", step), self)
+                self.say("progress", step=step, epoch=0, total_steps=100, step_time_s=0.1)
+                if (step, self.rank) == (20, 2):
+                    self.done = True
+                    self.say("over", code=0)
+                    return self.node.exited(self, 0, None)
+
+    w.worker_class = Leaving
+
+    ending = virtual(w.attempt_once())
+
+    said = "no rank progressed for 60 s (rank 2 on n1 had exited with code 0 at step 20)"
+    assert ending.reason.lower().startswith(said)
+    assert w.leader._board.hang.hosts == ()
+    history = read_history(w.paths)
+    lines = explain(history, summarise_history(history), clock.now()).lines()
+    assert "Rank 2 (n1) had exited with code 0 at step 20, and the others waited for it" in "\n".join(lines)
