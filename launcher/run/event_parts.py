@@ -114,7 +114,7 @@ class Laggard(RankAt):
     """A rank that the others wait for."""
 
     step: int | None
-    phase: str | None = None
+    phase: str | None
     frozen: bool | None = None
     """It was stopped (process state T)."""
     exit_code: int | None = None

@@ -223,15 +223,14 @@ class TimedChecks:
         left = [] if slow else round_.left_unfinished()
         named = [
             {"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase, "frozen": r.rank in frozen}
-            for r in slow
-        ] + [{"rank": r.rank, "host": r.node.host, "step": r.finished, "exit_code": 0} for r in left]
+            | ({"exit_code": 0} if left else {})
+            for r in slow or left
+        ]
         board.history.event("hang", limit_s=round(limit, 1), laggards=named)
-        who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
+        who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in (slow or left)[:4])
         more = f"{who} lagged behind" if who else ""
         if left:
-            more = ", ".join(
-                f"rank {r.rank} on {r.node.host} had exited with code 0 at step {r.finished:,}" for r in left[:4]
-            )
+            more = f"{who} had exited with code 0 at step {left[0].step:,}"
         text = f"no rank progressed for {limit:.0f} s" + (f" ({more})" if more else "")
         if frozen & {r.rank for r in slow}:
             text = f"{who} {'was' if len(slow) == 1 else 'were'} frozen (process state T) for {limit:.0f} s"
