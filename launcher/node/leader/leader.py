@@ -37,7 +37,7 @@ from launcher.node.leader.timed_checks import TimedChecks
 from launcher.node.leader.tracking import Tracking
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
-from launcher.node.policy.decisions import TAKEN, Action, Decision, Evidence, Kind, Situation, decide
+from launcher.node.policy.decisions import TAKEN_AWAY, Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Shutdown
@@ -307,7 +307,7 @@ class Leader:
         round_, stop = board.round, board.stop
         hours = budgets.spent_with_current_s(clock.now()) / 3600
         # A run that is never to be restarted after a failure may still be preempted before its first checkpoint.
-        most = max(1, spec.restart.max_restarts) if evidence.kind in TAKEN else spec.restart.max_restarts
+        most = max(1, spec.restart.max_restarts) if evidence.kind in TAKEN_AWAY else spec.restart.max_restarts
         return Situation(
             nodes_left=len(board.nodes.healthy) >= board.needed_nodes,
             may_requeue=board.allocation.requeues and spec.restart.requeue,
