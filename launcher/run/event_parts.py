@@ -117,6 +117,8 @@ class Laggard(RankAt):
     phase: str | None
     frozen: bool | None = None
     """It was stopped (process state T)."""
+    exit_code: int | None = None
+    """Its process had ended with this code, before the last step: the others waited for it."""
 
 
 class Victim(RankAt):

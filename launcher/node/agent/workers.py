@@ -244,6 +244,7 @@ class Crew:
                 t=time.time(),
                 last_lines=lines,
                 oom=False,
+                by_us=False,
             )
         )
 
@@ -330,6 +331,7 @@ class Crew:
                 last_lines=lines,
                 oom=killed_for_memory,
                 shutdown=shutdown,
+                by_us=by_us,
             )
         )
 

@@ -145,10 +145,11 @@ class Board:
     own_files: dict[str, tuple[int, int]] = field(default_factory=dict)
     """A script's own checkpoints that were seen so far. None is forgotten: a folder that does not answer shows some of them again
     later."""
+    _one_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
-    blamed: list[tuple[str, int | None]] = field(default_factory=list)
-    """The host that failed last and the newest checkpoint then, as often as both were the same in a row."""
+    blamed: list[tuple[str, int]] = field(default_factory=list)
+    """The host that failed last and how much progress there was by then, as often as both were the same in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
     sizes: set[int] = field(default_factory=set)
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
@@ -220,8 +221,10 @@ class Board:
 
     async def look_at_own_files(self) -> bool:
         """Return whether the script has written a newer checkpoint of its own, and report it as saved."""
-        pattern = self.spec.checkpoint.watch
-        path = await self.blocking(lambda: newest_of(self.paths.root, pattern, self.own_files)) if pattern else None
+        if not (pattern := self.spec.checkpoint.watch):
+            return False
+        async with self._one_look:  # the look of a tick may still be under way
+            path = await self.blocking(lambda: newest_of(self.paths.root, pattern, self.own_files))
         if path is not None:
             self.history.event("saved", step=None, path=path, reason="watch")
         return path is not None

@@ -227,7 +227,11 @@ class Inbox(wire.Hub):
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:
-            round_.failing(rank, self.board.now()).add_exit(end, ending=round_.ending)
+            by_us = round_.ending
+            # A report may be late, since the log's end is read first: the agent knows whether its kill came before.
+            if self.board.interrupt is None and end.by_us is not None:
+                by_us = end.by_us
+            round_.failing(rank, self.board.now()).add_exit(end, by_us=by_us)
 
     # --- workers ---
 

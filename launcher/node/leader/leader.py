@@ -37,7 +37,7 @@ from launcher.node.leader.timed_checks import TimedChecks
 from launcher.node.leader.tracking import Tracking
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
-from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
+from launcher.node.policy.decisions import TAKEN_AWAY, Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Shutdown
@@ -306,11 +306,13 @@ class Leader:
         board, spec, budgets = self._board, self.spec, self._board.budgets
         round_, stop = board.round, board.stop
         hours = budgets.spent_with_current_s(clock.now()) / 3600
+        # A run that is never to be restarted after a failure may still be preempted before its first checkpoint.
+        most = max(1, spec.restart.max_restarts) if evidence.kind in TAKEN_AWAY else spec.restart.max_restarts
         return Situation(
             nodes_left=len(board.nodes.healthy) >= board.needed_nodes,
             may_requeue=board.allocation.requeues and spec.restart.requeue,
             restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
-            attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
+            attempts_left=budgets.idle_attempts <= most,
             hours_left=hours < spec.restart.max_total_hours,
             cancelled=board.cancelled,
             attended=spec.held_by is not None and spec.restart.max_restarts == 0,

@@ -12,7 +12,7 @@ from launcher.node.leader.bad_metrics import BadMetrics
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.pauses import Pauses
 from launcher.node.leader.tally import Tally, Watched
-from launcher.node.policy.first_failure import Failure, left_by_itself, symptom_only
+from launcher.node.policy.first_failure import Failure, cause_of, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.node.wire.messages import Alive, RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
@@ -24,11 +24,16 @@ _USED = ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes", "gpu_power_
 """What samples tell of a rank."""
 _SETTLE_S = 0.05
 """After a failure that is not a victim's, the leader waits so long for others."""
-_SETTLE_SYMPTOMS_S = 1.0
-"""While only victims have failed, the leader waits for the rank that failed first. SLURM's TERM may have ended a script:
-an agent will report the signal."""
+_SETTLE_SCRIPT_S = 1.0
+"""SLURM's TERM may have ended a script: an agent will report the signal."""
+_SETTLE_SYMPTOMS_S = 2.5
+"""While only victims have failed, the leader waits for the rank that failed first. Its agent reads the end of its log before it tells
+(at most for a second, `launcher.node.agent.workers`)."""
 _SETTLE_EXITS_S = 5.0
 """While only scripts have failed that ended themselves, the leader waits for the others: it matters whether all do."""
+
+_MISSED_S, _MISSED_LATE_S = 120.0, 3600.0
+"""A rank that has left breaks the others' connections at their next collective; where they wait, torch gives up after half an hour."""
 
 
 @dataclass(eq=False)
@@ -240,13 +245,20 @@ class Round:
             if not r.over
         ]
 
+    def left_unfinished(self) -> list[Rank]:
+        """Return the ranks that have ended well before the last step, as far as that is known: the others may wait for them."""
+        last = self.total_steps or self.step
+        return [r for r in self.ranks if r.finished is not None and r.finished < last]
+
     def settled(self, now: float) -> bool:
         """Return whether something has failed and enough is known to name what failed first."""
         if self.lost or self.store_problem:
             return True
         if self.failed_at is None:
             return False
-        patience = _SETTLE_SYMPTOMS_S if self.script or symptom_only(self.failures) else _SETTLE_S
+        patience = _SETTLE_SCRIPT_S if self.script else _SETTLE_S
+        if symptom_only(self.failures):
+            patience = _SETTLE_SYMPTOMS_S
         if not self.stepped and len(self.failures) < self.world_size and all(map(left_by_itself, self.failures)):
             patience = _SETTLE_EXITS_S
         return now - self.failed_at >= patience
@@ -337,17 +349,19 @@ class Round:
             self.failed_at = now
         return rank.failure
 
-    def left_early(self, failed_t: float) -> list[Failure]:
+    def left_early(self, victims: list[Failure]) -> list[Failure]:
         """Return the ranks of a script that had ended with code 0 when others failed, before their work was done as far as is known.
 
         torchrun allows that, and the others may need them. A process closes its sockets before it has ended: its end may be heard of
-        after the failures that follow from it. One that ends by ``os._exit`` has said nothing before.
+        after the failures that follow from it. One that ends by ``os._exit`` has said nothing before. Who left long before is not missed.
         """
+        failed_t = min(f.t for f in victims)
+        long_ago_s = _MISSED_LATE_S if any(cause_of(f).kind == "timeout" for f in victims) else _MISSED_S
         return [
             Failure(r.rank, r.node.host, left_t, step=r.step or None, kind="exit", exit_code=0)
             for r in self.ranks
             if not self.is_done(r.step if r.finished is None else r.finished)
-            if (left_t := r.left_t) is not None and left_t <= failed_t + _SETTLE_SYMPTOMS_S
+            if (left_t := r.left_t) is not None and -long_ago_s <= left_t - failed_t <= _SETTLE_SYMPTOMS_S
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:

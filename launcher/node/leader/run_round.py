@@ -317,7 +317,7 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE, Kind.HANG) and round_.lost and symptom_only(spoken):
         evidence = _lost(round_)  # the other failures follow from the lost node
     if evidence.kind is Kind.WORKER_FAILED and spoken and symptom_only(spoken):
-        spoken = round_.left_early(min(f.t for f in spoken)) + spoken
+        spoken = round_.left_early(spoken) + spoken
     first = first_failure(spoken)
     follow = evidence.kind in (Kind.NODE_LOST, Kind.HANG)
     board.failures += follow
@@ -353,7 +353,8 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
         refused=refused or None,
     )
     refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
-    hosts = tuple(dict.fromkeys(f.host for f in same))
+    waited = is_victim(first) or cause.kind == "timeout"  # for a rank that nobody knows: its own host is not to blame
+    hosts = () if waited else tuple(dict.fromkeys(f.host for f in same))
     return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
 
 
@@ -362,9 +363,10 @@ def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
 
     Where there is no spare, the next attempt asks for other hosts; a GPU that has failed twice is not tried a third time.
     """
-    if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
+    hosts = evidence.hosts or tuple(round_.broken_gpus)
+    if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(hosts) != 1:
         return
-    blame = evidence.hosts[0], board.saver.last_step
+    blame = hosts[0], board.budgets.advances
     if blame not in board.blamed:
         board.blamed.clear()
     board.blamed.append(blame)

@@ -22,7 +22,7 @@ from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
 from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.rounds import Round
-from launcher.node.leader.save_progress import Asked, Save
+from launcher.node.leader.save_progress import PENDING_S, Asked, Save
 from launcher.node.leader.verify import Proof
 from launcher.node.wire.messages import HEARTBEAT_S, RankShard, ShardsWritten
 from launcher.run.intervals import young_daly_s
@@ -33,8 +33,6 @@ from launcher.run.spec import CheckpointSpec
 _AHEAD_S = 0.3 + HEARTBEAT_S
 """The step asked for lies so far ahead: a message reaches every worker in 0.3 s, and what is known of the ranks may be a heartbeat old."""
 _ACK_S = 30.0
-_PENDING_S = 1800.0
-"""A save of which nothing was heard for so long is not coming (a script may not save when asked), or is stuck."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 _LOOK_S = 0.5
@@ -63,6 +61,8 @@ class Saver:
     """Steps that this attempt has committed."""
     failures: int = 0
     """Saves in a row that failed."""
+    failing_since: float = math.inf
+    """When the first of these failed; of one that was stuck, when something was last heard of it."""
     fenced: bool = False
     last_error: str = ""
     permanent: int = 0
@@ -217,11 +217,12 @@ class Saver:
         return min(high, max(low, young_daly_s(max(statistics.fmean(self._costs), 0.001), mttf_s)))
 
     def at_risk_s(self, now: float) -> float:
-        """Return seconds of work that would be lost while saving fails, or is stuck; 0 while it works."""
-        stuck = any(
-            save.heard and not save.committing and now - save.heard > _PENDING_S for save in self._saves.values()
-        )
-        return now - max(self.last_t or 0.0, self.round.began) if self.failures or stuck else 0.0
+        """Return for how many seconds of this round no save has worked, failing or stuck; 0 while saving works.
+
+        The time before the first failure does not count: saves may be far apart, and the next one may work.
+        """
+        since = min((save.heard for save in self._saves.values() if save.is_stuck(now)), default=math.inf)
+        return max(0.0, now - max(min(since, self.failing_since), self.round.began))
 
     def tick(self, now: float, mttf_s: float) -> None:
         """Ask for a save when one is due. Call it while the round trains and nothing stops it."""
@@ -230,17 +231,14 @@ class Saver:
                 self.give_up(self._asked.step)
                 self._asked = None
             return
-        for save in [s for s in self._saves.values() if not s.committing and now - max(s.began, s.heard) > _PENDING_S]:
+        for save in [s for s in self._saves.values() if s.is_late(now)]:
             if not save.heard:
                 self.history.warn(f"no rank has saved step {save.step:,}; the leader gave that save up")
                 self.give_up(save.step)
             elif self.round.script:
-                self._lose(
-                    save,
-                    f"nothing was heard of it for {_PENDING_S / 60:.0f} minutes, and not every rank has saved",
-                    None,
-                    now,
-                )
+                minutes = f"{PENDING_S / 60:.0f} minutes"
+                self.failing_since = min(self.failing_since, save.heard)
+                self._lose(save, f"nothing was heard of it for {minutes}, and not every rank has saved", None, now)
         if not self.spec.enabled or self._saves or self._removing:  # one in flight
             return
         if now < self._retry_at and now - self._last_begun < self._interval_s(mttf_s):
@@ -297,6 +295,7 @@ class Saver:
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
         self.failures, save.failed = self.failures + 1, True
+        self.failing_since = min(self.failing_since, now)
         self.failed_steps.add(save.step)
         self.last_error = error
         self.history.event("save_failed", step=save.step, error=error, errno_name=errno.errorcode.get(number or 0))
@@ -373,7 +372,7 @@ class Saver:
         overtaken = done.step < (self.last_step or 0)  # commits run side by side: the last that is told is the newest
         self.trusted.add(done.step)
         self.failed_steps.discard(done.step)
-        self.failures, self.permanent, self._retry_at = 0, 0, math.inf
+        self.failures, self.permanent, self.failing_since, self._retry_at = 0, 0, math.inf, math.inf
         self._costs.append(save.blocked_s or save.seconds)
         if not overtaken:
             self.last_step, self.last_t = done.step, now

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from launcher.node.checkpoints import fence
 from launcher.node.leader import replacements, revivals
@@ -35,8 +36,10 @@ _FENCE_S, _WATCH_S, _STARTS_S, _REPLACE_S = 2.0, 5.0, 1.0, 10.0
 _HOURS_STOP_S = 600.0
 """Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
-_BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
+_BUSY_PHASES = frozenset({"save", "load", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
+_OPEN_PHASES = frozenset({"between", "script"})
+"""What is the user's own: only its use of GPUs and CPUs tells whether it works."""
 _BUSY_PERCENT = 10.0
 """A GPU, or a worker's CPU, used less than this is idle: an interpreter that waits uses 1 % of a CPU."""
 
@@ -50,12 +53,8 @@ class TimedChecks:
         self._last = board.now()
         self._done: dict[str, float] = {}
         self._advanced_at, self._advanced_to = board.now(), -1
-        left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(clock.now())
-        self._hours_end = board.now() + left_s
         self._refused: str | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._queueing: asyncio.Task[None] | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._unasked: str | None = None
         """Why it is not known whether there is a newer claim."""
         self._gone_since: float | None = None
@@ -72,11 +71,11 @@ class TimedChecks:
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
             if board.spec.replace and self._is_due("replace", _REPLACE_S, now):
-                self._replace()
-            if board.spec.restart.queue_early and self._queueing is None:
-                self._queueing = asyncio.get_running_loop().create_task(queue_early(board))
-            if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
-                self._advanced_at = board.now()
+                self._beside("replace", lambda: replacements.ask_for_missing(board))
+            if board.spec.restart.queue_early and self._is_due("queue early", math.inf, now):
+                self._beside("queue early", lambda: queue_early(board))
+            if self._is_due("watch", _WATCH_S, now):
+                self._beside("watch", self._watch)
         # After a leader's death srun's messages tell of agents that have long been started again.
         if (
             board.phase == "waiting"
@@ -84,12 +83,11 @@ class TimedChecks:
             and board.nodes.missing
             and self._is_due("starts", _STARTS_S, now)
         ):
-            self._never_started(await board.blocking(board.allocation.ended_tasks))
-        self._hours(now)
+            self._beside("starts", self._starts)
+        self._hours()
         if board.phase != "ended":
-            if self._is_due("fence", _FENCE_S, now) and (self._looking is None or self._looking.done()):
-                # In a task of its own: a folder that is away may take a minute to answer, and nodes may fall silent meanwhile.
-                self._looking = asyncio.get_running_loop().create_task(self._fence())
+            if self._is_due("fence", _FENCE_S, now):
+                self._beside("fence", self._fence)
             pictured = board.round
             ranks = pictured.ranks if pictured is not None else []
             if self._is_due("picture", picture_every_s(len(ranks)), now):
@@ -105,10 +103,17 @@ class TimedChecks:
                 if self._is_due("samples", every_s, now):
                     board.history.samples(await each_rank(round_.ranks, Rank.sample))
 
-    def _replace(self) -> None:
-        """Ask for what is missing, in a task of its own: SLURM may take long to answer."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(replacements.ask_for_missing(self.board))
+    def _beside(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it in a task of its own, one at a time: a folder or SLURM may take a minute to answer, and nodes may fall silent meanwhile."""
+        last = self._tasks.get(what)
+        if last is None or last.done():
+            self._tasks[what] = asyncio.get_running_loop().create_task(work())
+            if last is not None:
+                last.result()  # raises what it raised: the tick tells of it
+
+    async def _watch(self) -> None:
+        if await self.board.look_at_own_files():
+            self._advanced_at = self.board.now()
 
     async def _fence(self) -> None:
         """Stop when there is a newer claim. While that is not known, training continues: each commit asks again."""
@@ -156,10 +161,11 @@ class TimedChecks:
             self.board.round.hangs.forgive(gap)
         self._advanced_at += gap
 
-    def _never_started(self, ended: dict[str, str]) -> None:
+    async def _starts(self) -> None:
         """Wait no more for nodes whose agents have ended before they joined."""
         board = self.board
-        if board.interrupt is not None:
+        ended = await board.blocking(board.allocation.ended_tasks)
+        if board.interrupt is not None or board.phase != "waiting":
             return  # agents that leave because of a signal say nothing against their hosts
         checks = []
         # The agent of the leader's node runs in this process: srun's message about it is about a leader that died.
@@ -170,11 +176,12 @@ class TimedChecks:
         if checks:
             board.history.event("preflight", ok=False, seconds=0.0, checks=checks, bandwidth_gb_s=None)
 
-    def _hours(self, now: float) -> None:
+    def _hours(self) -> None:
         """Stop the run at the limit of hours over all attempts, also at the start of an attempt beyond it."""
-        board = self.board
-        if now >= self._hours_end and board.phase != "ended" and board.interrupt is None:
-            hours = board.spec.restart.max_total_hours
+        board, hours = self.board, self.board.spec.restart.max_total_hours
+        if board.phase == "ended" or board.interrupt is not None:
+            return
+        if board.budgets.spent_with_current_s(clock.now()) >= hours * 3600:
             text = f"the allocations of all attempts have lasted {hours:g} hours (restart.max_total_hours)"
             board.stop_wanted(Kind.HOURS, text, _HOURS_STOP_S)
 
@@ -213,17 +220,22 @@ class TimedChecks:
         if not frozen and not round_.located(now, _ANSWER_S):
             return
         slow = [round_.ranks[v.rank] for v in laggards(views, frozen_s)]
+        left = [] if slow else round_.left_unfinished()
         named = [
             {"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase, "frozen": r.rank in frozen}
-            for r in slow
+            | ({"exit_code": 0} if left else {})
+            for r in slow or left
         ]
         board.history.event("hang", limit_s=round(limit, 1), laggards=named)
-        who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
-        text = f"no rank progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
+        who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in (slow or left)[:4])
+        more = f"{who} lagged behind" if who else ""
+        if left:
+            more = f"{who} had exited with code 0 at step {left[0].step:,}"
+        text = f"no rank progressed for {limit:.0f} s" + (f" ({more})" if more else "")
         if frozen & {r.rank for r in slow}:
             text = f"{who} {'was' if len(slow) == 1 else 'were'} frozen (process state T) for {limit:.0f} s"
         hosts = tuple(sorted({r.node.host for r in slow}))
-        board.hang = caused(Kind.HANG, text, hosts, slow[0].rank if slow else None)
+        board.hang = caused(Kind.HANG, text, hosts, (slow or left)[0].rank if slow or left else None)
 
     def _pause(self, round_: Round, now: float) -> None:
         """Ask, once in a longer pause of training, which ranks are at work and which wait for them."""
@@ -264,11 +276,12 @@ class TimedChecks:
 
 
 def _occupied(round_: Round) -> bool:
-    """Return whether ranks start, save or evaluate; before the first step also whether they use GPUs (or CPUs, without any)."""
-    if round_.tally.phases & _BUSY_PHASES:
+    """Return whether ranks start, load, save or evaluate; before the first step and between steps also whether they use GPUs or CPUs."""
+    phases = round_.tally.phases
+    if phases & _BUSY_PHASES:
         return True
-    if round_.stepped:
+    if round_.stepped and not phases & _OPEN_PHASES:
         return False
     uses = [r.use for r in round_.ranks if r.use is not None and not r.over]
-    used = [use.cpu_percent if use.gpu_percent is None else use.gpu_percent for use in uses]
+    used = [percent for use in uses for percent in (use.gpu_percent, use.cpu_percent)]
     return any(percent is not None and percent >= _BUSY_PERCENT for percent in used)

@@ -32,7 +32,7 @@ class Budgets:
     restarts: Counter[str] = field(default_factory=Counter)
     """By kind of evidence, since the last new committed progress."""
     same: Counter[tuple[Any, ...]] = field(default_factory=Counter)
-    """By exception, place and step."""
+    """By exception, place and step. Where no step is told, it is the same one again only without progress in between."""
     progressed: bool = False
     """Anything is known to have been done since somebody last submitted the run."""
     refusals: Counter[int] = field(default_factory=Counter)
@@ -127,6 +127,8 @@ class Budgets:
         self.progressed = True
         self.advances += 1
         self.restarts.clear()
+        for key in [key for key in self.same if key[1] is None]:
+            del self.same[key]
         self.idle_attempts = 0
         if not little:
             self.poor_attempts = 0

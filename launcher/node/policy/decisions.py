@@ -155,7 +155,8 @@ MEMORY = ("oom", "host_memory", "cuda_oom")
 """Kinds of causes that more ranks may prevent."""
 _WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.DAMAGED, K.LEADER_GONE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
-_TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
+TAKEN_AWAY = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
+"""SLURM takes the allocation away, whatever the run does."""
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 _STOPPED = (K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.NODE_LEAVES)
 RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM, K.MORE_NODES, K.NODE_LEAVES)
@@ -164,7 +165,7 @@ RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM, K.MORE_NODES, K.NODE_LEAVES)
 TABLE: tuple[Row, ...] = (
     Row((K.FENCED,), _always, A.LEAVE, "the job was given back to SLURM, or a newer attempt has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
-    Row((*_TAKEN, *_ENDED, *_STOPPED, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
+    Row((*TAKEN_AWAY, *_ENDED, *_STOPPED, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
@@ -192,9 +193,9 @@ TABLE: tuple[Row, ...] = (
     Row((K.NODES_MISSING,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without them"),
     Row((K.PORTS_TAKEN,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without this host"),
     Row((K.NODES_MISSING, K.PORTS_TAKEN), _always, A.FAIL, "the run may not be requeued again"),
-    Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
-    Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "too many attempts in a row made no progress"),
-    Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
+    Row(TAKEN_AWAY, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
+    Row(TAKEN_AWAY, lambda e, s: not s.attempts_left, A.FAIL, "too many attempts in a row made no progress"),
+    Row(TAKEN_AWAY, _always, A.REQUEUE, "the run goes on in another attempt"),
     Row((*_WORKER, *_NODE), lambda e, s: s.attended and not s.restarts_left, A.FAIL, "a rerun is not started again by itself"),
     Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts is used up and training got no further"),
     Row(RESTARTED, lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),

@@ -17,6 +17,9 @@ from launcher.run.error_words import fault_of_gpu, is_lost_peer
 from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
 
+_OWN_KINDS = ("host_memory", "cuda_oom", "cuda", "gpu", "shm", "import", "disk_full", "unloadable")
+"""A rank that failed in this way needs no other one to have failed before, whatever else its words say."""
+
 
 @dataclass
 class Failure:
@@ -39,7 +42,7 @@ class Failure:
     last_lines: list[str] = field(default_factory=list)
     oom: bool = False
     after_end: bool = False
-    """The exit came after the leader had ended the round: it is our own kill."""
+    """It came after the leader, or the rank's agent, had begun to end the round: an exit may be our own kill."""
 
     def add_failed(self, message: WorkerFailure) -> None:
         """Take in the worker's own message."""
@@ -50,10 +53,11 @@ class Failure:
         self.exit_code = self.exit_code if message.exit_code is None else message.exit_code
         self.step = self.step if message.step is None else message.step
 
-    def add_exit(self, message: WorkerExit, *, ending: bool = False) -> None:
-        """Take in the agent's message; ``ending``: the leader had ended the round by then."""
+    def add_exit(self, message: WorkerExit, *, by_us: bool = False) -> None:
+        """Take in the agent's message; ``by_us``: the round was being ended by then."""
         told = self.exception is not None or self.exit_code is not None
-        if not (told and ending and message.signal is not None):  # else it is our own kill
+        self.after_end = by_us and (self.after_end or not told)
+        if not (told and by_us and message.signal is not None):  # else it is our own kill
             self.signal, self.exit_code = message.signal, message.exit_code
         self.oom, self.last_lines = message.oom, message.last_lines
 
@@ -82,7 +86,7 @@ def cause_of(failure: Failure, who: str = "") -> Cause:
 
 def is_victim(failure: Failure) -> bool:
     """This failure only says that somebody else is gone."""
-    if failure.oom or failure.kind in ("host_memory", "cuda_oom", "cuda", "gpu", "import", "disk_full", "unloadable"):
+    if failure.oom or failure.kind in _OWN_KINDS:
         return False
     if failure.exception is not None:
         return failure.victim

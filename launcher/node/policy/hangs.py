@@ -30,7 +30,11 @@ slowest recent step may have contained an evaluation or a slow disk: it counts l
 _TIMES_LONGEST = 10.0
 
 PATIENCE = 4.0
-"""Each restart for a hang since the last committed progress multiplies the limit of training steps by this (at most to `LONG_S`)."""
+"""Each restart for a hang since the last committed progress multiplies the limit by this: of training steps at most to `LONG_S`, of
+everything else at most to `LONGEST_S`."""
+
+LONGEST_S = 4 * 3600.0
+"""An evaluation, or a first step, of half an hour is rare; of four hours its author says so (``restart.hang_floor_s``)."""
 
 
 @frozen
@@ -100,9 +104,11 @@ class HangWatch:
             return max(self.start_s, self.floor_s)
         if phase == "train" and self.recent:
             usual, slowest = statistics.median(self.recent), max(self.slow)
-            limit = max(self.floor_s, _TIMES_MEDIAN * usual, _TIMES_SLOWEST * slowest)
-            return max(limit, min(LONG_S, limit * PATIENCE**self.alarms))
-        return max(LONG_S, self.floor_s, _TIMES_LONGEST * self.longest.get(phase, 0.0))
+            return self._patient(max(self.floor_s, _TIMES_MEDIAN * usual, _TIMES_SLOWEST * slowest), LONG_S)
+        return self._patient(max(LONG_S, self.floor_s, _TIMES_LONGEST * self.longest.get(phase, 0.0)), LONGEST_S)
+
+    def _patient(self, limit: float, most: float) -> float:
+        return max(limit, min(most, limit * PATIENCE**self.alarms))
 
     def hung(self, now: float, phases: Collection[str], frozen_s: float = 0.0) -> float | None:
         """The limit that is over, in seconds, or None. A frozen worker ends the patience early.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import posixpath
 import re
 import socket
 import time
@@ -22,6 +23,8 @@ _REQUEST_S = 30
 """Time-out of one request to an MLflow server: beyond a slow one's ten seconds, and far below MLflow's own 120."""
 _BATCH = 500
 """Metrics in one request; a server takes at most 1,000."""
+_LONGEST_NAME = 250
+"""Characters of the name of a metric or parameter that MLflow takes."""
 _LONGEST_PARAM = 500
 """Characters of a parameter's value that every MLflow server takes."""
 
@@ -75,11 +78,14 @@ class Sink:
     """One tracker."""
 
     name: str
+    say: Callable[[str], None]
+    """Warns the user of what the tracker refuses; set by who feeds it."""
     rewinds = False
     """Whether steps can be taken back, as the ones done again after a restart must be. Other sinks skip steps they have."""
 
     def __init__(self, about: About, settings: Mapping[str, Any]) -> None:
         self.about, self.settings = about, settings
+        self.say = lambda text: None
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """Begin or continue the tracker run that ``memory`` knows."""
@@ -179,6 +185,10 @@ class _MLflow(Sink):
 
     name = "mlflow"
 
+    def __init__(self, about: About, settings: Mapping[str, Any]) -> None:
+        super().__init__(about, settings)
+        self._refused: set[str] = set()
+
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """See `Sink`."""
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # its own defaults wait for minutes
@@ -197,6 +207,9 @@ class _MLflow(Sink):
             self._describe()
             memory["described"] = True
             keep()
+        self._tag_attempt()
+
+    def _tag_attempt(self) -> None:
         self._client.log_batch(self._run, tags=self._tags({k: self.about.tags[k] for k in _OF_ATTEMPT}))
 
     def _found_or_new(self) -> str:
@@ -225,7 +238,7 @@ class _MLflow(Sink):
         from mlflow.entities import Param
 
         if not self.about.script:  # a script's own log_param of the same name with another value would fail
-            params = [Param(_allowed(k)[:250], str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
+            params = [Param(_allowed(k), str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
             for first in range(0, len(params), 100):
                 self._client.log_batch(self._run, params=params[first : first + 100])
         uri = str(self._client.get_run(self._run).info.artifact_uri)
@@ -241,9 +254,32 @@ class _MLflow(Sink):
         """See `Sink`. A batch sent twice counts once: same name, time, step and value."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(_allowed(k), v, int(row.t * 1000), row.step) for row in rows for k, v in row.numbers.items()]
+        metrics = [
+            Metric(name, v, int(row.t * 1000), row.step)
+            for row in rows
+            for k, v in row.numbers.items()
+            if (name := _allowed(k)) not in self._refused
+        ]
         for first in range(0, len(metrics), _BATCH):
-            self._client.log_batch(self._run, metrics=metrics[first : first + _BATCH])
+            self._send(metrics[first : first + _BATCH])
+
+    def _send(self, metrics: list[Any]) -> None:
+        """Send a batch. One metric that the server refuses would keep all of it away, for ever: it is dropped, and named."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_batch(self._run, metrics=metrics)
+        except MlflowException as error:
+            if error.error_code != "INVALID_PARAMETER_VALUE":
+                raise
+            names = list(dict.fromkeys(metric.key for metric in metrics))
+            if len(names) > 1:
+                for name in names:
+                    self._send([metric for metric in metrics if metric.key == name])
+                return
+            self._tag_attempt()  # raises where the whole run is refused
+            self._refused.add(names[0])
+            self.say(f"tracker mlflow does not take the metric {names[0]}, which is left out: {error}".splitlines()[0])
 
     def close(self, end: End) -> None:
         """See `Sink`."""
@@ -257,8 +293,9 @@ class _MLflow(Sink):
 
 
 def _allowed(name: str) -> str:
-    """Return a name that MLflow takes: it refuses a whole batch for one such as acc@1."""
-    return re.sub(r"[^\w./ -]", "_", name)
+    """Return a name that MLflow takes: it refuses a whole batch for one such as acc@1, and for what would be no plain path."""
+    path = posixpath.normpath("/" + re.sub(r"[^\w./ -]", "_", name)).lstrip("/.")
+    return posixpath.normpath(path[:_LONGEST_NAME] or "_")
 
 
 _OF_ATTEMPT = ("launcher.attempt", "launcher.job_id", "launcher.host")

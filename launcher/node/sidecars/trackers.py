@@ -77,7 +77,7 @@ class TrackerFeed(threading.Thread):
         super().__init__(name=f"tracker-{sink.name}", daemon=True)
         self.sink = sink
         self._paths = paths
-        self._say = say
+        self._say = sink.say = say
         self._opened = opened
         self._file = paths.trackers / f"{sink.name}.json"
         # Not lenient: without its memory the tracker would get a second run.

@@ -210,6 +210,8 @@ class WorkerExit(FromAgent, type="worker_exit"):
     """The kernel killed it for memory."""
     shutdown: str | None = None
     """How the process of a script ended that had said ``over`` (its code is ``exit_code``), as the end of a sentence."""
+    by_us: bool | None = None
+    """The agent was ending the round by then: the signal may be its own. None: an older agent, which does not tell."""
 
 
 class Cleared(FromAgent, type="cleared"):

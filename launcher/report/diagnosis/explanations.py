@@ -222,6 +222,13 @@ def _host_of(h: History, root: Root) -> str:
 @_explains("hang")
 def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
     limit, slow = root.of(ev.Hang).limit_s, root.of(ev.Hang).laggards
+    if slow and slow[0].exit_code is not None:
+        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+        left = f"{who(root, h)}{more} had exited with code {slow[0].exit_code}{at_step(root)}"
+        return Explanation(
+            f"{left}, and the others waited for it: no progress for {formats.duration(limit)}.",
+            "see why it ended before the last step: launcher logs {run} --rank " + str(root.rank),
+        )
     where = (
         f" in {root.trace.frames[-1].function}"
         if root.trace and root.trace.frames and root.trace.frames[-1].function

@@ -127,7 +127,7 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
             words = (cause.text or cause.kind if cause else None) or "a worker failed"
             _trouble(hosts, host, event, words).failed += 1
         case ev.Hang():
-            for host in dict.fromkeys(r.host for r in event.laggards if r.host):
+            for host in dict.fromkeys(r.host for r in event.laggards if r.host and r.exit_code is None):
                 _trouble(hosts, host, event, f"hung for {duration(event.limit_s)}").hung += 1
         case ev.PreflightDone():
             _failed_checks(hosts, event)

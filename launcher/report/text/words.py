@@ -171,6 +171,8 @@ def _agent_revived(e: ev.AgentRevived) -> str:
 def _hang(e: ev.Hang) -> str:
     slow = [f"rank {'?' if r.rank is None else r.rank} on {r.host or '?'}" for r in e.laggards]
     who = f"; furthest behind: {short_list(slow)}" if slow else ""
+    if e.laggards and (code := e.laggards[0].exit_code) is not None:
+        who = f"; {short_list(slow)} had exited with code {code}"
     return f"no rank progressed for {formats.duration(e.limit_s)}{who}"
 
 

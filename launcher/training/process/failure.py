@@ -20,7 +20,7 @@ from launcher.run.error_words import is_lost_collective, is_out_of_shm, kind_of_
 from launcher.run.event_parts import Frame
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerFailure
-from launcher.run.tracebacks import last_traceback
+from launcher.run.tracebacks import WAITS, last_traceback
 
 _PACKAGE = str(Path(launcher.__file__).parent) + os.sep
 _LIBRARIES = tuple(
@@ -33,6 +33,10 @@ _MOST_FRAMES = 20
 _MOST_CAUSES = 4
 _OF_LOADER = re.compile(r"Caught (\S+) in (.+)\.\nOriginal Traceback ")
 """How torch raises again what went wrong in a DataLoader's worker (`torch._utils.ExceptionWrapper`)."""
+_NAMES_TORCHS = re.compile(r"\b(gloo|nccl|c10d|ProcessGroup|TCPStore)", re.IGNORECASE)
+"""In the words of a collective that the user waits for by its handle: no frame of torch is below that call."""
+_INNER_KINDS = ("cuda_oom", "cuda", "gpu", "host_memory", "shm", "disk_full", "timeout")
+"""What stays the reason when the user's code wraps it."""
 
 
 def report(channel: Channel, error: BaseException, step: int | None) -> None:
@@ -63,7 +67,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "message": message[:MOST_CHARS],
         "frames": _chosen(frames),
         "kind": _kind(error),
-        "victim": any(not _own(one) and is_lost_collective(*_told(one)[:2]) for one in _chain(error)),
+        "victim": _is_victim(error),
         "caused_by": [_line(one) for one in _related(error)][:_MOST_CAUSES],
         "exit_code": exit_code(error) if isinstance(error, SystemExit) else None,
     }
@@ -107,12 +111,21 @@ def _kind(error: BaseException) -> str:
         if kind is not None or cause is None:
             break
         inner = _special_kind(cause)
-        kind = inner if inner in ("cuda_oom", "cuda", "gpu", "host_memory", "shm", "disk_full", "timeout") else None
+        kind = inner if inner in _INNER_KINDS else None
         cause = cause.__cause__
     return kind or "exception"
 
 
-def _special_kind(error: BaseException) -> str | None:
+def _special_kind(error: BaseException, depth: int = _MOST_CAUSES) -> str | None:
+    """Its kind, else that of the first member of a group that has one; None: no special one."""
+    kind = _kind_alone(error)
+    if kind is not None or depth == 0:
+        return kind
+    kinds = [kind for one in _members(error) if (kind := _special_kind(one, depth - 1)) not in (None, "exit")]
+    return min(kinds, key=lambda kind: kind == "timeout", default=None)  # who waited has not failed first
+
+
+def _kind_alone(error: BaseException) -> str | None:
     import torch
 
     if isinstance(error, CheckpointError) and error.lasting:
@@ -144,13 +157,36 @@ def _own(error: BaseException) -> bool:
     return bool(frames) and _is_users(frames[-1].file) and raises(frames[-1].code)
 
 
-def _related(error: BaseException) -> Iterator[BaseException]:
-    """The members of a group, then what it was raised from or while handling."""
+def _is_victim(error: BaseException, depth: int = _MOST_CAUSES) -> bool:
+    """Whether it, or what it was raised from or while handling, says that another rank is gone; of a group: all members do."""
+    return any(_is_lost(one) or _all_lost(one, depth) for one in _chain(error))
+
+
+def _all_lost(error: BaseException, depth: int) -> bool:
+    members = _members(error) if depth else []
+    return bool(members) and all(_is_victim(one, depth - 1) for one in members)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether a collective raised it because of another rank; a library's own connections break in the same words."""
+    name, message, frames = _told(error)
+    if _own(error) or not is_lost_collective(name, message):
+        return False
+    return name != "RuntimeError" or bool(_NAMES_TORCHS.search(message)) or any(WAITS.search(f.file) for f in frames)
+
+
+def _members(error: BaseException) -> list[BaseException]:
+    """The members of a group."""
     try:
         members = getattr(error, "exceptions", ())  # an ExceptionGroup's, or anything that the user calls so
     except Exception:
-        members = ()
-    yield from (one for one in members if isinstance(one, BaseException)) if isinstance(members, (list, tuple)) else ()
+        return []
+    return [one for one in members if isinstance(one, BaseException)] if isinstance(members, (list, tuple)) else []
+
+
+def _related(error: BaseException) -> Iterator[BaseException]:
+    """The members of a group, then what it was raised from or while handling."""
+    yield from _members(error)
     yield from list(_chain(error))[1:]
 
 

@@ -124,13 +124,13 @@ def test_workers_of_a_whole_node_have_cpus_of_their_own(world: Any) -> None:
 
 
 def test_a_failure_is_told_with_its_last_words(world: Any) -> None:
-    """A worker's last message arrives before its exit, which carries the exit code and the log's last 30 lines."""
+    """A worker's last message arrives before its exit, which carries the exit code, whose doing it was, and the log's last 30 lines."""
 
     async def body(w: Any) -> None:
         await start(w)
         w.leader.round(0, 2, "fail")
         exits = await w.leader.heard("worker_exit", count=2)
-        assert {(e["exit_code"], e["signal"], e["oom"]) for e in exits} == {(1, None, False)}
+        assert {(e["exit_code"], e["signal"], e["oom"], e["by_us"]) for e in exits} == {(1, None, False, False)}
         for e in exits:
             assert e["last_lines"][-1] == "ValueError: out of paper"
             assert len(e["last_lines"]) == 30

@@ -436,7 +436,13 @@ class FakeNode:
         while True:
             await asyncio.sleep(1.0)
             ranks = [
-                {"rank": w.rank, "cpu_percent": w.cpu_percent, "rss_bytes": 1, "state": w.state}
+                {
+                    "rank": w.rank,
+                    "cpu_percent": w.cpu_percent,
+                    "gpu_percent": self.world.gpu_percent,
+                    "rss_bytes": 1,
+                    "state": w.state,
+                }
                 for w in self.workers
                 if not w.done
             ]
@@ -472,7 +478,12 @@ class FakeNode:
         return None
 
     def exited(
-        self, worker: FakeWorker, exit_code: int | None, signal: int | None, last_lines: list[str] | None = None
+        self,
+        worker: FakeWorker,
+        exit_code: int | None,
+        signal: int | None,
+        last_lines: list[str] | None = None,
+        by_us: bool | None = None,
     ) -> None:
         self.answers.flush(worker.rank)
         self.up(
@@ -484,6 +495,7 @@ class FakeNode:
             t=0,
             last_lines=last_lines or [],
             oom=False,
+            by_us=by_us,
         )
         if worker in self.workers:
             self.workers.remove(worker)
@@ -604,6 +616,7 @@ class World:
         self.blocked_s = 0.01
         self.detail_every_s: float | None = None
         """Where set, progress comes with the heartbeat, and of each rank so often; else each report by itself."""
+        self.gpu_percent: float | None = None
         self.disk_full = False
         self.term_code: int | None = 0
         self.groups: dict[int, Group] = {}

@@ -604,3 +604,50 @@ def test_a_leader_that_stood_still_while_another_acted_writes_nothing_more(world
     assert len(w.events("decision")) == 1
     assert len(w.events("requeued")) == int(answers)
     assert [said[0] for said in w.allocation.said if said[0] == "hand_back"] == ["hand_back"] * answers
+
+
+@pytest.mark.parametrize("late_s", [1.0, 1.4, 4.0])
+def test_the_cause_is_known_although_its_exit_is_told_late(world, virtual, late_s):
+    """Rank 3 was killed, and its agent reads the log's end before it tells: the leader waits for that, or hears that it was not its own kill."""
+    w = world(restart={"max_restarts": 0})
+
+    def die(worker):
+        if worker.rank != 3:
+            return
+        node, loop = worker.node, asyncio.get_running_loop()
+        worker.task.cancel()
+        node.workers.remove(worker)
+        told_at = loop.time() + late_s
+        loop.call_at(told_at, lambda: node.exited(worker, None, 9, by_us=False))
+        end = node.on_end  # the agent says that the node is clear behind every exit
+        node.on_end = lambda m: loop.call_at(max(told_at + 0.001, loop.time()), end, m)
+        worker.group.broken(worker)
+
+    w.hooks[10] = [die]
+
+    assert virtual(w.attempt_once()).state == "failed"
+    (failed,) = w.events("worker_failed")
+    assert (failed["rank"], failed["cause"]["signal"]) == (3, 9)
+
+
+def test_an_evaluation_of_forty_minutes_ends_no_run(world, virtual):
+    """It is taken for a hang once; the next round waits four times as long for it."""
+    w = world()
+
+    class Evaluating(w.worker_class):
+        async def main(self):
+            self.say("hello", pid=1000 + self.rank)
+            await self.group.meet(("ready", 0), self)
+            self.say("ready")
+            self.say("phase", name="train")
+            self.say("progress", step=1, epoch=0, total_steps=1, step_time_s=1.0)
+            self.say("phase", name="evaluate")
+            await asyncio.sleep(2400)
+            self.done = True
+            self.say("finished", step=1, saved=True)
+            await self.exit()
+
+    w.worker_class = Evaluating
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["limit_s"] for e in w.events("hang")] == [1800.0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import pytest
 from an_event import an_event
 
+from launcher.node.leader import wait_for_runs
 from launcher.run import event_lines
 from launcher.run.spec import Work
 
@@ -71,8 +73,8 @@ def test_an_allocation_without_progress_is_given_back(world, virtual):
     assert w.events("stop_requested")[0]["cause"] == "idle"
 
 
-@pytest.mark.parametrize("phase", ["save", "evaluate"])
-def test_saving_and_evaluating_are_progress(world, virtual, phase):
+@pytest.mark.parametrize("phase", ["save", "load", "evaluate"])
+def test_saving_loading_and_evaluating_are_progress(world, virtual, phase):
     """Five minutes of it are left alone; a minute after its end the guard acts."""
     w = guarded(world)
     w.worker_class = stuck(w, {phase: 300.0})
@@ -82,11 +84,13 @@ def test_saving_and_evaluating_are_progress(world, virtual, phase):
     assert 300 + 60 <= took <= 300 + 80 + AFTER_S
 
 
-def test_a_long_first_step_that_computes_is_progress(world, virtual):
-    """Compiling for five minutes: the CPUs are used, so the allocation is not idle; a first step that sleeps is."""
+@pytest.mark.parametrize(("phase", "steps"), [("setup", 0), ("between", 5), ("script", 5)])
+def test_a_long_first_step_that_computes_is_progress(world, virtual, phase, steps):
+    """Compiling for five minutes, or the user's own work between steps: the CPUs are used, and the GPUs need not be; one that sleeps is idle."""
     busy, lazy = guarded(world), guarded(world)
-    busy.worker_class = stuck(busy, {"between": 300.0}, steps=0)
-    lazy.worker_class = stuck(lazy, {"between": 300.0}, steps=0)
+    busy.worker_class = stuck(busy, {phase: 300.0}, steps=steps)
+    lazy.worker_class = stuck(lazy, {phase: 300.0}, steps=steps)
+    busy.gpu_percent = lazy.gpu_percent = 0.0
 
     async def compute():
         await busy.until(lambda: sum(len(n.workers) for n in busy.nodes) == 4)
@@ -135,6 +139,22 @@ def test_the_cap_over_all_attempts_ends_one_that_reaches_it(world, virtual):
     assert w.events("saved")[-1]["reason"] == "stop"
     assert 100 < w.outcome["step"] < 300
     assert w.allocation.said == [("forbid_requeue",)]
+
+
+def test_waiting_for_other_runs_uses_no_hours(world, virtual, tmp_path, monkeypatch):
+    """A run on one's own machine waits for a run that it comes after: its hours begin with its first round."""
+    monkeypatch.setattr(wait_for_runs, "_gone", lambda paths: False)
+    other = tmp_path / "run-other"
+    other.mkdir()
+    after = [{"kind": "ok", "run_dir": str(other)}]
+    w = world(batch="local", after=after, restart={"max_total_hours": 100 / 3600})
+    w.allocation.job_id, w.allocation.requeues = None, False
+
+    async def script():
+        await asyncio.sleep(200)
+        (other / "outcome.json").write_text(json.dumps({"state": "completed", "reason": "", "exit_code": 0}))
+
+    assert virtual(w.attempt_once(script)).state == "completed"
 
 
 def test_an_attempt_that_begins_beyond_the_cap_trains_nothing(world, virtual):

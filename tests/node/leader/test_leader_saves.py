@@ -128,3 +128,39 @@ def test_nobody_waits_for_the_deletion_of_a_lost_save(world, virtual, monkeypatc
     assert w.events("save_failed")
     assert begun.is_set()
     slow.set()
+
+
+def test_one_failed_save_after_a_long_gap_is_tried_again(world, virtual):
+    """Work is at risk from the first failed save on: a checkpoint that lies longer back than `max_at_risk_min` does not count."""
+    w = world(checkpoint={"interval_steps": 30}, restart={"max_at_risk_min": 1.0})
+    w.step_s, w.total_steps = 5.0, 50
+
+    def full(worker):
+        w.disk_full = True
+        asyncio.get_running_loop().call_later(20.0, lambda: setattr(w, "disk_full", False))
+
+    w.hooks[29] = [full]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["step"] for e in w.events("save_failed")] == [30]
+    assert w.events("saved")[-1]["step"] == 50
+
+
+def test_a_save_that_is_stuck_is_at_risk_since_it_was_last_heard_of(world, virtual):
+    """One rank's part never comes: the run ends `max_at_risk_min` after the last word of that save, not after the last checkpoint."""
+    w = world(checkpoint={"interval_steps": 300}, restart={"max_at_risk_min": 40.0, "max_restarts": 0})
+    w.step_s, w.total_steps = 5.0, 2000
+
+    class Stuck(w.worker_class):
+        async def save(self, step):
+            if self.rank != 1:
+                await super().save(step)
+
+    w.worker_class = Stuck
+
+    ending = virtual(w.attempt_once())
+
+    assert (ending.state, "no checkpoint" in ending.reason.lower()) == ("failed", True)
+    began = w.events("save_started")[0]["t"]
+    (decided,) = (e["t"] for e in w.events("decision"))
+    assert 2395 < decided - began < 2420

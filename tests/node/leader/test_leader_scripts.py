@@ -11,6 +11,10 @@ from acts import plain_script, stop_at
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.wire.messages import SHUTDOWN_S
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.history import read_history
+from launcher.report.model.summary import summarise_history
+from launcher.run import clock
 from launcher.run.spec import Work
 
 LOADER = "DataLoader worker (pid 4242) is killed by signal: Terminated. "
@@ -231,6 +235,32 @@ def test_an_upload_that_fails_when_the_others_are_done_is_its_own_cause(world, v
     (failed,) = w.events("worker_failed")
     assert failed["cause"]["text"].startswith("rank 0 on n0 raised ConnectionRefusedError")
     assert not w.events("victims")
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "said", "missed"),
+    [
+        (300, "Connection closed by peer [10.0.0.1]:4242", False),
+        (1800, "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv", True),
+        (4000, "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv", False),
+    ],
+)
+def test_ranks_that_left_long_before_are_not_the_cause(world, virtual, waited_s, said, missed):
+    """Broken connections follow within a step from a rank that left, time-outs within torch's half an hour; later ones have another cause."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        for rank in (1, 2, 3):
+            w.find(rank).task.cancel()
+            w.find(rank).node.exited(w.find(rank), 0, None)
+        await asyncio.sleep(waited_s)
+        w.find(0).fail("RuntimeError", said)
+
+    assert virtual(w.attempt_once(script)).state == "failed"
+    (failed,) = w.events("worker_failed")
+    assert (failed["rank"] != 0) == missed
 
 
 def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual):
@@ -499,3 +529,105 @@ def test_a_request_that_is_seen_late_outranks_the_end_that_its_signal_brought(wo
         w.paths.request.write_text("{}")
 
     assert virtual(w.attempt_once(script)).state == "cancelled"
+
+
+def test_the_host_of_a_rank_that_only_waited_is_not_excluded(world, virtual):
+    """Watchdogs end the ranks of one host because a rank elsewhere stands still: the spare takes no place of a host that works."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, spare_nodes=1)
+    said = "[rank0]:[E1127 ProcessGroupNCCL.cpp:632] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8)"
+
+    class Script(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(60 if self.node.name == "n0" else 1e5)
+            self.node.exited(self, None, 6, [said])
+
+    w.worker_class = Script
+
+    assert virtual(w.attempt_once()).state == "failed"
+    assert {e["cause"]["kind"] for e in w.events("worker_failed")} == {"timeout"}
+    assert w.events("excluded") == []
+    assert [{r["host"] for r in e["ranks"]} for e in w.events("round_started")] == [{"n0", "n1"}] * 4
+
+
+@pytest.mark.parametrize(("lives_s", "excluded"), [(700, []), (60, [["n1"]])])
+def test_a_plain_scripts_host_is_excluded_for_failures_without_progress(world, virtual, lives_s, excluded):
+    """A round that lives for ten minutes is progress: two failures with one in between are not in a row."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, spare_nodes=1)
+
+    class Script(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(lives_s)
+            if self.rank == 3 and self.round < 2:
+                self.node.exited(self, None, 11)
+                await asyncio.sleep(1e5)
+            self.node.exited(self, 0, None)
+
+    w.worker_class = Script
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["hosts"] for e in w.events("excluded")] == excluded
+
+
+def test_a_node_that_dies_is_noticed_while_the_watched_files_do_not_answer(world, virtual):
+    """`checkpoint.watch` on a file system that takes a minute: silence of a node is seen meanwhile, and is not taken for the leader's own."""
+    w = world(
+        work=Work(kind="script", target="train.py"),
+        checkpoint={"enabled": False, "watch": "out/*"},
+        restart={"requeue": False},
+    )
+    w.worker_class = plain_script(w)
+    died = []
+
+    async def script():
+        await w.until(lambda: w.events("round_started"))
+        answer = w.leader._board.blocking
+
+        async def slow(work):
+            if "newest_of" in work.__code__.co_names:
+                await asyncio.sleep(60)
+            return await answer(work)
+
+        w.leader._board.blocking = slow
+        await asyncio.sleep(6)
+        died.append(clock.now())
+        w.nodes[1].cut = True
+
+    virtual(w.attempt_once(script))
+
+    (lost,) = w.events("node_lost")
+    assert lost["why"] == "silent"
+    assert lost["t"] - died[0] < 12
+    assert w.leader._board.woke_at is None
+
+
+def test_a_rank_that_left_in_the_middle_is_named_when_the_others_wait_for_it(world, virtual):
+    """sys.exit(0) at step 20 of 100: nobody lags behind, and yet the hang has a name, which `why` tells; no host is blamed."""
+    w = world(work=Work(kind="script", target="train.py"), restart={"max_restarts": 0}, checkpoint={"enabled": False})
+
+    class Leaving(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            self.say("attached")
+            self.say("phase", name="train")
+            for step in range(1, 101):
+                self.entered = self.begun = step
+                await asyncio.sleep(0.1)
+                await self.group.meet(("step", step), self)
+                self.say("progress", step=step, epoch=0, total_steps=100, step_time_s=0.1)
+                if (step, self.rank) == (20, 2):
+                    self.done = True
+                    self.say("over", code=0)
+                    return self.node.exited(self, 0, None)
+
+    w.worker_class = Leaving
+
+    ending = virtual(w.attempt_once())
+
+    said = "no rank progressed for 60 s (rank 2 on n1 had exited with code 0 at step 20)"
+    assert ending.reason.lower().startswith(said)
+    assert w.leader._board.hang.hosts == ()
+    history = read_history(w.paths)
+    lines = explain(history, summarise_history(history), clock.now()).lines()
+    assert "Rank 2 (n1) had exited with code 0 at step 20, and the others waited for it" in "\n".join(lines)

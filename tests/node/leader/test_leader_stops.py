@@ -535,3 +535,12 @@ def test_passed_values_stay_where_the_outcome_could_not_be_written(world, virtua
 
     assert virtual(w.attempt_once()).state == "completed"
     assert w.paths.passed.exists()
+
+
+def test_a_run_without_restarts_may_be_preempted_before_its_first_checkpoint(world, virtual):
+    """`restart.max_restarts: 0` is about failures: the first preemption requeues, a second one without a checkpoint does not."""
+    w = world(restart={"max_restarts": 0})
+    w.allocation.means, w.save_s = SignalMeaning("preempted_now", 0.5), 30.0
+
+    assert virtual(w.attempt_once(stop_at(w, 2))).state == "requeued"
+    assert virtual(w.attempt_once(stop_at(w, 2))).state == "failed"

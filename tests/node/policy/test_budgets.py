@@ -36,6 +36,17 @@ def test_the_same_exception_is_counted_across_progress():
     assert not b.same
 
 
+@pytest.mark.parametrize("progress", [an_event("saved", step=None, path="out/1"), an_event("progress_assumed")])
+def test_the_same_exception_without_a_step_is_another_one_after_progress(progress):
+    """A plain script tells no step: what interrupts it once a day comes at another place each time, and never adds up."""
+    failed = an_event("worker_failed", t=0, step=None, cause={"exception": "OSError", "frames": []})
+    b = Budgets().feed_all([failed, failed])
+    assert list(b.same.values()) == [2]
+
+    b.feed_all([progress, failed])
+    assert list(b.same.values()) == [1]
+
+
 def test_attempts_without_progress_are_counted_in_a_row():
     """An attempt that commits something new begins the count anew."""
     b = Budgets()

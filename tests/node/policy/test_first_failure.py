@@ -13,6 +13,7 @@ from launcher.node.policy.first_failure import (
     signature,
     symptom_only,
 )
+from launcher.node.wire.messages import WorkerExit
 from launcher.run.event_parts import Frame
 
 RESET = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:50072"
@@ -91,6 +92,7 @@ def test_real_errors_are_no_victims():
     assert not is_victim(failure(signal=9))
     assert not is_victim(failure(exit_code=1, last_lines=["nothing about peers"]))
     assert not is_victim(failure(signal=6, oom=True, last_lines=[RESET]))
+    assert not is_victim(failure(kind="shm", exception="torch.distributed.DistBackendError", message="x", victim=True))
 
 
 def test_the_same_failure_of_several_ranks_is_one():
@@ -148,3 +150,13 @@ def test_two_exceptions_are_the_same_by_type_place_and_step():
     assert signature(a) == signature(b)
     assert signature(a) != signature(c)
     assert signature(failure(signal=9)) is None
+
+
+@pytest.mark.parametrize(("by_us", "after_end", "signal"), [(True, False, None), (False, False, 9)])
+def test_our_own_kill_hides_no_exception(by_us, after_end, signal):
+    """A rank that had told of its exception and is then killed has still failed by itself."""
+    failed = failure(exception="ValueError", message="bad label")
+    end = WorkerExit(round=0, rank=0, exit_code=None, signal=9, t=0.0, last_lines=[], oom=False)
+    failed.add_exit(end, by_us=by_us)
+
+    assert (failed.after_end, failed.signal) == (after_end, signal)

@@ -35,15 +35,16 @@ def test_steps_twenty_times_as_long_as_usual_are_no_hang():
 
 
 def test_every_alarm_makes_the_next_watch_more_patient():
-    """Without new progress each restart for a hang has four times the limit, up to half an hour; long phases keep theirs."""
+    """Without new progress each restart for a hang has four times the limit: steps up to half an hour, what is long up to four hours."""
     limits = []
     for alarms in range(5):
         w = HangWatch(floor_s=60.0, start_s=120.0, alarms=alarms)
+        first = w.limit_s({"train"})
         w.progressed(0.0, 0.1)
-        limits.append(w.limit_s({"train"}))
+        limits.append((w.limit_s({"train"}), w.limit_s({"evaluate"}), w.limit_s({"between"}), first))
 
-    assert limits == [60.0, 240.0, 960.0, 1800.0, 1800.0]
-    assert w.limit_s({"evaluate"}) == LONG_S
+    assert [steps for steps, *_ in limits] == [60.0, 240.0, 960.0, 1800.0, 1800.0]
+    assert [others for _, *others in limits] == [[s] * 3 for s in (1800.0, 7200.0, 14400.0, 14400.0, 14400.0)]
     for _ in range(9):
         w.progressed(0.0, 1000.0)
     assert w.limit_s({"train"}) == 30_000.0

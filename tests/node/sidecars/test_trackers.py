@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -341,8 +342,51 @@ def test_a_fault_after_a_recovery_is_told_and_what_is_missing_at_the_end(paths: 
 
 
 @pytest.mark.parametrize(
-    ("name", "taken"), [("acc@1", "acc_1"), ("loss/train v2.0-a", "loss/train v2.0-a"), ("µ(x)", "µ_x_")]
+    ("name", "taken"),
+    [
+        ("acc@1", "acc_1"),
+        ("loss/train v2.0-a", "loss/train v2.0-a"),
+        ("µ(x)", "µ_x_"),
+        ("grad_norm//backbone/", "grad_norm/backbone"),
+        ("/loss", "loss"),
+        ("../../.loss", "loss"),
+        ("a/./b/../c", "a/c"),
+        ("..", "_"),
+        ("g/" * 200, "g/" * 124 + "g"),
+    ],
 )
 def test_mlflow_gets_names_that_it_takes(name: str, taken: str) -> None:
     """One name that it refuses would keep every metric from it, for ever."""
     assert sinks._allowed(name) == taken
+
+
+def test_a_metric_that_mlflow_refuses_keeps_no_other_from_it() -> None:
+    """It is left out and named once, in whatever batch it comes; where the whole run is refused, nothing is left out and all is tried again."""
+    errors = pytest.importorskip("mlflow.exceptions")
+    sent: list[tuple[str, int]] = []
+    said: list[str] = []
+    deleted = False
+
+    class Client:
+        def log_batch(self, run: str, *, metrics: Any = (), tags: Any = ()) -> None:
+            if deleted or any(metric.key == "odd" for metric in metrics):
+                raise errors.MlflowException("Invalid value for parameter 'name'", 1000)
+            sent.extend((metric.key, metric.step) for metric in metrics)
+
+    about = SimpleNamespace(script=False, tags=dict.fromkeys(sinks._OF_ATTEMPT, "x"))
+    (sink,) = sinks.make_sinks({"mlflow": None}, cast(Any, about))
+    sink.say = said.append
+    vars(sink).update(_client=Client(), _run="1")
+    for step in (1, 2):
+        sink.write([MetricsRow(step, 1.0, {"loss": 0.5, "odd": 1.0, "acc": 0.1})])
+
+    assert sent == [("loss", 1), ("acc", 1), ("loss", 2), ("acc", 2)]
+    assert len(said) == 1
+    assert "the metric odd" in said[0]
+
+    deleted = True
+    with pytest.raises(errors.MlflowException):
+        sink.write([MetricsRow(3, 1.0, {"loss": 0.5})])
+    deleted = False
+    sink.write([MetricsRow(3, 1.0, {"loss": 0.5})])
+    assert sent[-1] == ("loss", 3)

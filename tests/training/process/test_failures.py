@@ -29,10 +29,10 @@ def caught(error):
 """
 
 
-def of_library() -> Callable[[BaseException], BaseException]:
-    """`caught`, in a file of torch's."""
+def of_library(file: str = "torch/made_up.py") -> Callable[[BaseException], BaseException]:
+    """`caught`, in a file of torch's or of another package."""
     made: dict[str, Any] = {}
-    exec(compile(LIBRARY, str(Path(torch.__file__).parent / "made_up.py"), "exec"), made)
+    exec(compile(LIBRARY, str(Path(torch.__file__).parents[1] / file), "exec"), made)
     found: Callable[[BaseException], BaseException] = made["caught"]
     return found
 
@@ -247,6 +247,42 @@ def test_an_exception_raised_while_handling_a_lost_peer_is_a_victims(inner: Base
         told = failure.describe_error(error)
 
     assert told["victim"] == victim
+
+
+@pytest.mark.parametrize(
+    ("file", "message", "victim"),
+    [
+        ("hf_xet/__init__.py", "CAS service error : Reqwest Error: connection reset by peer (os error 104)", False),
+        ("torch/distributed/distributed_c10d.py", "Connection reset by peer", True),
+        ("torch/autograd/graph.py", "Broken pipe", True),
+        ("torch/nn/modules/module.py", "Broken pipe", False),
+    ],
+)
+def test_only_collectives_lose_ranks(file: str, message: str, victim: bool) -> None:
+    """A RuntimeError is a victim's where torch's collectives raised it: an upload breaks in the same words."""
+    assert failure.describe_error(of_library(file)(RuntimeError(message)))["victim"] == victim
+
+
+LOST = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:123")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup is Python 3.11's")
+@pytest.mark.parametrize(
+    ("members", "kind", "victim"),
+    [
+        ([LOST], "exception", True),
+        ([LOST, ValueError("bad label")], "exception", False),
+        ([torch.OutOfMemoryError("CUDA out of memory")], "cuda_oom", False),
+        ([RuntimeError("[gloo/x.cc:1] Timed out waiting 9ms for recv"), MemoryError()], "host_memory", False),
+        ([ValueError("bad label")], "exception", False),
+    ],
+)
+def test_a_group_is_what_its_members_are(members: list[Exception], kind: str, victim: bool) -> None:
+    """It is a victim's when all members are, and has the kind of the first that has one; who waited in vain comes last."""
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [of_library()(one) for one in members])  # noqa: F821
+    told = failure.describe_error(caught(group))
+
+    assert (told["kind"], told["victim"]) == (kind, victim)
 
 
 @pytest.mark.parametrize("exceptions", [None, ["a", "b"], 7])
