@@ -17,6 +17,7 @@ from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines, index
 from launcher.run.events import RerunEnded, RerunStarted
+from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
@@ -90,6 +91,8 @@ class Resubmission:
     """Where its code was copied from."""
     step: int | None
     """The checkpoint that `Again.step` names."""
+    resume: str | None
+    """The checkpoint that it was forked from: it begins there until it has one of its own."""
     backend: BackendName
     sweep: dict[str, Any]
     """Its sweep, by the key of submission.json; empty for a run of no sweep."""
@@ -107,7 +110,7 @@ class Resubmission:
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""
         made = plan(self.loaded, facts, run_dir=str(self.paths.root), place=place)
-        return _with_loading(replace(made, spec=replace(made.spec, resume_step=self.step)), self.how)
+        return _with_loading(replace(made, spec=replace(made.spec, resume_step=self.step, resume=self.resume)), self.how)
 
 
 def prepare(paths: RunPaths, how: Again) -> Resubmission:
@@ -128,6 +131,7 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
         paths=paths,
         how=how,
         step=None if how.step is None else choose_step(paths, how.step),
+        resume=(read_object(paths.spec) or {}).get("resume"),
         loaded=loaded,
         base=loaded.base_dir,
         code_root=str(before.get("code_root") or loaded.base_dir),

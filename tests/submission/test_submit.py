@@ -688,6 +688,22 @@ def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
     assert (read_outcome(first.paths.outcome) or {})["state"] == "failed"
 
 
+@pytest.mark.torch
+def test_a_fork_that_is_resubmitted_before_its_first_checkpoint_begins_where_it_was_forked(
+    job: Make, slurm: Path, home: Path
+) -> None:
+    """Its spec is made anew, and still names the other run's checkpoint: it would train from scratch otherwise."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 20)
+    new = resubmit.fork(first.paths, "net2", resubmit.Again())
+    for _ in range(2):
+        _ended(new.paths)
+        resubmit.resubmit(new.paths, resubmit.Again(overrides=("resources.nodes=3",)))
+
+    spec = RunSpec.read(new.paths.spec)
+    assert (spec.nodes, spec.resume) == (3, str(first.paths.checkpoint(20)))
+
+
 def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
     """`launcher run` killed outright takes its agents along (PDEATHSIG), so nothing trains unseen."""
     made = plan(job(), replace(_facts(home, backend="local")))
