@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -64,7 +63,6 @@ def command(words: tuple[str, ...], steps: int, seed: int | None, slurm: bool, k
 @contextlib.contextmanager
 def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], None]) -> Iterator[Stage]:
     """Prepare the stage of the rehearsal: this machine, or nodes of SLURM."""
-    from launcher.cli._output import handling
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.rehearsal.stages import Stage, on_slurm
 
@@ -77,8 +75,6 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             place = stack.enter_context(_own_folder(facts.runs_dir if slurm else None))
             facts = replace(facts, runs_dir=place, runs_dir_shown=place)
         if slurm:
-            # TERM and a closed terminal are like Ctrl-C: the allocation must be released.
-            stack.enter_context(handling(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)))
             yield stack.enter_context(on_slurm(loaded, facts, tell))
         else:
             yield Stage(facts, str(os.getpid()))
@@ -117,10 +113,6 @@ def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
     if not partition:
         return loaded
     return replace(loaded, job=replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition)))
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import alone, replacing
+from launcher.submission.folder.run_folder import alone, left_behind, put_left_back, replacing
 from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
@@ -110,7 +110,9 @@ class Resubmission:
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""
         made = plan(self.loaded, facts, run_dir=str(self.paths.root), place=place)
-        return _with_loading(replace(made, spec=replace(made.spec, resume_step=self.step, resume=self.resume)), self.how)
+        return _with_loading(
+            replace(made, spec=replace(made.spec, resume_step=self.step, resume=self.resume)), self.how
+        )
 
 
 def prepare(paths: RunPaths, how: Again) -> Resubmission:
@@ -176,10 +178,16 @@ def _refuse_hold(paths: RunPaths) -> None:
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     _refuse_hold(paths)
-    above = paths.root.parent
-    folder = above if index.is_sweep(above) else paths.root
-    with alone(folder):
+    with _alone(paths):
         return _resubmit(paths, how)
+
+
+@contextlib.contextmanager
+def _alone(paths: RunPaths) -> Iterator[None]:
+    """Let one command at a time resubmit the run, or points of its sweep. Raises as `alone`."""
+    above = paths.root.parent
+    with alone(above if index.is_sweep(above) else paths.root):
+        yield
 
 
 def _resubmit(paths: RunPaths, how: Again) -> Submitted:
@@ -189,6 +197,8 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
             _await_rerun_end(where.hold, paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
+    with make_folder.writing(paths.root):
+        put_left_back([paths])
     outcome = read_outcome(paths.outcome) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
         raise StateError(
@@ -205,16 +215,18 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
     own_code = (paths.code.name, paths.copied.name) if how.fresh_code else ()
     replaced = [paths.outcome.name, paths.passed.name, *own_code]
     with (
+        contextlib.ExitStack() as last,
         make_folder.writing(paths.root),
         replacing([paths], replaced),
         contextlib.ExitStack() as queued,
     ):
         paths.request.unlink(missing_ok=True)
         submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
-        with signals_held():
-            job_id = submit.hand_over(made)
-            queued.callback(submit.take_back, made, job_id)
-            submit.record(made, job_id, by="resubmit", **again.sweep)
+        interrupted = last.enter_context(signals_held())
+        job_id = submit.hand_over(made)
+        queued.callback(submit.take_back, made, job_id)
+        submit.record(made, job_id, by="resubmit", **again.sweep)
+        interrupted()
         queued.pop_all()
     index.register(paths.root)
     return Submitted(made, job_id)
@@ -245,6 +257,9 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
     _refuse_hold(paths)
+    if left_behind(paths):
+        with _alone(paths), make_folder.writing(paths.root):
+            put_left_back([paths])
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")

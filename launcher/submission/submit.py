@@ -59,17 +59,18 @@ def submit_run(
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
     root = plan.paths.root
-    with contextlib.ExitStack() as undo, make_folder.writing(root):
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_run(plan, argv)
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
-        with signals_held():
-            if job_id is None:
-                job_id = hand_over(plan)
-                undo.callback(take_back, plan, job_id)
-            record(plan, job_id, by="submit", **own)
-            index.register(root)
-            undo.callback(index.unregister, root.name)
+        interrupted = last.enter_context(signals_held())
+        if job_id is None:
+            job_id = hand_over(plan)
+            undo.callback(take_back, plan, job_id)
+        record(plan, job_id, by="submit", **own)
+        index.register(root)
+        undo.callback(index.unregister, root.name)
+        interrupted()
         undo.pop_all()
     return Submitted(plan, job_id)
 
