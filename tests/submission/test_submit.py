@@ -591,7 +591,7 @@ def test_of_two_resubmissions_at_once_one_is_refused(job: Make, slurm: Path, hom
     words = [sys.executable, "-m", "launcher", "resubmit", paths.id]
     with subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, text=True) as first:
         with (slurm / "pipe").open("w") as pipe:  # the first one's sbatch is there
-            with pytest.raises(StateError, match="is being resubmitted by another command"):
+            with pytest.raises(StateError, match="is being resubmitted or removed by another command"):
                 resubmit.resubmit(paths, resubmit.Again())
             pipe.write("go\n")
         assert first.wait(WAIT_S) == 0

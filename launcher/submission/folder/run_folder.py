@@ -128,7 +128,7 @@ def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool =
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Let one command at a time resubmit what is in a run's or a sweep's folder.
+    """Let one command at a time resubmit what is in a run's or a sweep's folder, or remove it.
 
     Raises StateError while another one does, RunDirError where the folder cannot be written.
     """
@@ -138,7 +138,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StateError(f"{folder.name} is being resubmitted by another command") from None
+            raise StateError(f"{folder.name} is being resubmitted or removed by another command") from None
         except OSError:  # a file system without locks
             pass
         yield
