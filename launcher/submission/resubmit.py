@@ -101,10 +101,10 @@ class Resubmission:
         """Gather facts for another attempt; it keeps its own copy of the code unless fresh code is wanted."""
         about = gather.script_facts(self.loaded.job.script or "", self.paths.code.resolve())
         code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
-        facts = gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id)
+        beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
+        facts = gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id, skip=[beside.parent])
         if facts.staged is None:
             return facts
-        beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
         return replace(facts, staged=replace(facts.staged, folder=folder_beside(beside)))
 
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
@@ -249,9 +249,19 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
     if copy.is_symlink() or copy == root or a_copy_itself or not root.is_dir():
         return ""
     skip = [root / name for name in made.link] + [paths.root.parent, Path(made.runs_dir)]
-    if not (differ := snapshot.changed(paths, root, skip)):
+    try:
+        differ = snapshot.changed(paths, root, skip)
+    except ConfigError as error:  # the run has its copy
+        return f"whether its code has changed is not known: {error}"
+    if not differ:
         return ""
     return f"{short_list(differ)} in {root} changed since the run was submitted: it keeps its own copy (--code copies it anew)"
+
+
+def _copy_of(paths: RunPaths, loaded: LoadedJob) -> CodeFacts:
+    if not loaded.job.code.snapshot:
+        return CodeFacts(root=str(paths.code.resolve()))
+    return code_files.listing_of_copy(paths, [Path(name) for name in loaded.job.code.link])
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
@@ -265,8 +275,8 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
     again = prepare(paths, how)
     loaded = renamed(again.loaded, name)
-    code = None if how.fresh_code else replace(code_files.listing(paths.code.resolve()), git=False)
-    facts = gather.gather_facts(loaded, backend=again.backend, code=code)
+    code = None if how.fresh_code else _copy_of(paths, loaded)
+    facts = gather.gather_facts(loaded, backend=again.backend, code=code, skip=[paths.root.parent])
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)

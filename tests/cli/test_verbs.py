@@ -292,9 +292,7 @@ def test_clean_takes_what_a_killed_submission_left(runs: Path) -> None:
         if folder != copying:
             os.utime(folder / "submitit", (time.time() - 100_000,) * 2)
     for folder in (sweep, queued):
-        (folder / "sweep.json").write_text(
-            json.dumps({"points": [{"run": f"{folder.name}{i:03}"} for i in range(2)]})
-        )
+        (folder / "sweep.json").write_text(json.dumps({"points": [{"run": f"{folder.name}{i:03}"} for i in range(2)]}))
         (folder / f"{folder.name}001").symlink_to(f"{folder.name}000")
     (queued / f"{queued.name}001").unlink()
     _run(queued, f"{queued.name}001", job_id="43")

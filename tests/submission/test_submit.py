@@ -652,6 +652,57 @@ def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
 
 
 @pytest.mark.torch
+def test_a_fork_has_all_the_code_that_the_run_had(job: Make, slurm: Path, home: Path) -> None:
+    """What a walk, or git around the run, would leave out of the copy; a file of code.link stays a link."""
+    here, code = _facts(home), home / "source"
+    for name in (".gitignore", "wandb/helper.py", "model.py", "big.bin"):
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text("model.py\n")
+    (home / "big.bin").touch()  # the job is checked before its code is known
+    files = ((".gitignore", 9), ("model.py", 9), ("train.py", 9), ("wandb/helper.py", 9))
+    here = replace(here, code=replace(here.code, files=files))
+    first = _submit(job(name="net", code={"link": ["big.bin"]}), here)
+    subprocess.run(["git", "init", "-q", str(first.paths.code)], check=True)
+    _ended(first.paths, 20)
+    new = resubmit.fork(first.paths, "net2", resubmit.Again())
+
+    assert set(dict(files)) <= set(dict(new.plan.code.files))
+    assert (new.paths.code / "wandb" / "helper.py").exists()
+    assert (new.paths.code / "big.bin").resolve() == code / "big.bin"
+
+
+@pytest.mark.torch
+def test_code_that_is_copied_anew_holds_no_run(job: Make, slurm: Path, home: Path) -> None:
+    """The run's own folder of runs lies in the code, and today's runs_dir elsewhere: none of it is copied, archives included."""
+    here, code = _facts(home), home / "source"
+    first = _submit(job(name="net", code={"dir": "source"}), replace(here, runs_dir=str(code / "old")))
+    (code / "old" / ".environments-1").mkdir()
+    (code / "old" / ".environments-1" / "a.tar").write_text("x")
+    _ended(first.paths, 20)
+    how = resubmit.Again(fresh_code=True)
+    made = [resubmit.fork(first.paths, "net2", how), resubmit.resubmit(first.paths, how)]
+
+    assert [[p.name for p in one.paths.code.iterdir()] for one in made] == [["train.py"]] * 2
+
+
+@pytest.mark.torch
+def test_a_run_keeps_its_copy_where_git_fails_today(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is resubmitted all the same; a warning says that changes are not known."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths)
+    (home / "source" / ".git").mkdir()
+    (slurm / "git").write_text("#!/bin/sh\necho fatal: no >&2; exit 128\n")
+    (slurm / "git").chmod(0o755)
+    done = resubmit.resubmit(first.paths, resubmit.Again())
+
+    assert [
+        text for text in done.plan.warnings if text.startswith("whether its code has changed is not known: code.dir")
+    ]
+
+
+@pytest.mark.torch
 def test_a_fork_that_is_resubmitted_before_its_first_checkpoint_begins_where_it_was_forked(
     job: Make, slurm: Path, home: Path
 ) -> None:
