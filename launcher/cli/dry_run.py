@@ -74,17 +74,13 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             # Real nodes see the runs' own file system, and may not see this machine's temporary one.
             place = stack.enter_context(_own_folder(facts.runs_dir if slurm else None))
             facts = replace(facts, runs_dir=place, runs_dir_shown=place)
-        if slurm:
-            yield stack.enter_context(on_slurm(loaded, facts, tell))
-        else:
-            yield Stage(facts, str(os.getpid()))
+        stage = stack.enter_context(on_slurm(loaded, facts, tell)) if slurm else Stage(facts, str(os.getpid()))
+        yield replace(stage, kept=keep)
 
 
 @contextlib.contextmanager
 def _own_folder(above: str | None) -> Iterator[str]:
     """Make a folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
-    from launcher.run import index
-
     if above is not None:
         os.makedirs(above, exist_ok=True)
     place, stays = tempfile.mkdtemp(prefix="launcher-dry-run-", dir=above), False
@@ -94,8 +90,6 @@ def _own_folder(above: str | None) -> Iterator[str]:
         stays = not isinstance(error, DrillError)
         raise
     finally:
-        for run_id in os.listdir(place):
-            index.unregister(run_id)
         if not stays or not os.listdir(place):
             shutil.rmtree(place, ignore_errors=True)
             if above is not None:

@@ -51,11 +51,14 @@ def submit_run(
     *,
     argv: Sequence[str] = (),
     job_id: str | None = None,
+    listed: bool = True,
 ) -> Submitted:
     """Make a folder, fill it, hand the run over. On any failure, Ctrl-C included, nothing is left, neither queued nor on disk.
 
     ``job_id`` stops short of starting a run: the caller starts the agents itself, in that job of its own or, for a local
-    plan, as children of the process of that id. Raises RunDirError, SnapshotError or SubmitError.
+    plan, as children of the process of that id.
+
+    ``listed=False`` keeps its name out of the index. Raises RunDirError, SnapshotError or SubmitError.
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
     root = plan.paths.root
@@ -68,8 +71,9 @@ def submit_run(
             job_id = hand_over(plan)
             undo.callback(take_back, plan, job_id)
         record(plan, job_id, by="submit", **own)
-        index.register(root)
-        undo.callback(index.unregister, root.name)
+        if listed:
+            index.register(root)
+            undo.callback(index.unregister, root.name)
         interrupted()
         undo.pop_all()
     return Submitted(plan, job_id)
