@@ -395,3 +395,14 @@ def test_a_sweep_is_cancelled_by_one_scancel(runs: Path, capsys: pytest.CaptureF
     states = [(read_outcome(p.outcome) or {})["state"] for p in points]
     assert states == ["cancelled", "completed", "cancelled"]
     assert "3 of 3 points have ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--fork", ""], ["--failed", "--fork", ""]])
+def test_a_fork_without_a_name_is_no_resubmission(
+    runs: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as --fork "$NAME" where that is not set: the run itself is left alone."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    monkeypatch.setattr("launcher.submission.resubmit.resubmit", lambda *_: pytest.fail("resubmitted"))
+
+    assert main(["resubmit", paths.id, *words]) in (2, 14)
