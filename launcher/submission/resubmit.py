@@ -16,6 +16,7 @@ from launcher.config.load.trust import doubt, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines, index
+from launcher.run.after import Predecessor
 from launcher.run.events import RerunEnded, RerunStarted
 from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
@@ -24,6 +25,7 @@ from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
+from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
@@ -59,6 +61,11 @@ class Again:
     """The user vouches for the run's job and code, whoever owns them."""
     argv: tuple[str, ...] = ()
 
+    def changes(self, section: str) -> list[str]:
+        """Return the changed keys that are ``section`` or below it."""
+        keys = (text.partition("=")[0].strip() for text in self.overrides)
+        return [key for key in keys if key.partition(".")[0] == section]
+
 
 def checkpoint_steps(paths: RunPaths) -> list[int]:
     """Return the steps of the committed checkpoints, ascending; the leader verifies that they are whole."""
@@ -91,6 +98,8 @@ class Resubmission:
     """Where its code was copied from."""
     step: int | None
     """The checkpoint that `Again.step` names."""
+    after: tuple[Predecessor, ...]
+    """The runs that it waits for: those of a changed ``after`` alone, as the others have ended."""
     resume: str | None
     """The checkpoint that it was forked from: it begins there until it has one of its own."""
     backend: BackendName
@@ -102,7 +111,9 @@ class Resubmission:
         about = gather.script_facts(self.loaded.job.script or "", self.paths.code.resolve())
         code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
         beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
-        facts = gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id, skip=[beside.parent])
+        facts = gather.gather_facts(
+            self.loaded, backend=backend, code=code, run_id=self.paths.id, after=self.after, skip=[beside.parent]
+        )
         if facts.staged is None:
             return facts
         return replace(facts, staged=replace(facts.staged, folder=folder_beside(beside)))
@@ -110,29 +121,27 @@ class Resubmission:
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""
         made = plan(self.loaded, facts, run_dir=str(self.paths.root), place=place)
+        check_same_backend(list(self.after), made.backend)
         return _with_loading(
             replace(made, spec=replace(made.spec, resume_step=self.step, resume=self.resume)), self.how
         )
 
 
-def prepare(paths: RunPaths, how: Again) -> Resubmission:
+def prepare(paths: RunPaths, how: Again, *, forks: bool = False) -> Resubmission:
     """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
 
-    Raises StateError for a run that somebody else can write in, ConfigError, also for a change that would change nothing,
-    CheckpointError, and TrustError for code of others.
+    ``forks``: for a new run. Raises StateError for a run that somebody else can write in, and for an ``after`` that cannot be waited
+    for, ConfigError, also for a change that would change nothing, CheckpointError, and TrustError for code of others.
     """
     require_own(paths.root)
-    keys = [text.partition("=")[0].strip() for text in how.overrides]
-    if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
-        raise ConfigError(
-            f"{idle[0]} changes nothing without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
-        )
     before = read_submission(paths.submission)
+    _refuse_idle(paths, how, forks=forks, point="sweep" in before)
     loaded = own_job(paths, how.overrides, fresh_code=how.fresh_code, trusted=how.trusted)
     return Resubmission(
         paths=paths,
         how=how,
         step=None if how.step is None else choose_step(paths, how.step),
+        after=tuple(predecessors(loaded.job.after)) if how.changes("after") else (),
         resume=(read_object(paths.spec) or {}).get("resume"),
         loaded=loaded,
         base=loaded.base_dir,
@@ -140,6 +149,20 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
         backend=how.backend or ("local" if before.get("backend") == "local" else "auto"),
         sweep={"sweep": before["sweep"]} if "sweep" in before else {},
     )
+
+
+def _refuse_idle(paths: RunPaths, how: Again, *, forks: bool, point: bool) -> None:
+    """Refuse a change that would change nothing. Raises ConfigError."""
+    code = f"without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
+    checks = (
+        (not how.fresh_code, "code", code),
+        (True, "name", f"here: {'--fork NAME names the new run' if forks else f'{paths.id} keeps its name; --fork NAME makes a new run'}"),
+        (not forks, "runs_dir", f"here: {paths.id} stays in its folder; --fork NAME makes a new run"),
+        (point and not forks, "share", f"here: {paths.id} lies in the folder of its sweep; chmod that"),
+    )  # fmt: skip
+    for applies, key, why in checks:
+        if applies and (said := how.changes(key)):
+            raise ConfigError(f"{said[0]} changes nothing {why}")
 
 
 def own_job(
@@ -228,6 +251,8 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         submit.record(made, job_id, by="resubmit", **again.sweep)
         interrupted()
         queued.pop_all()
+    if how.changes("share"):
+        make_folder.open_to(paths.root, made.spec.share)
     index.register(paths.root)
     return Submitted(made, job_id)
 
@@ -273,13 +298,14 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
-    again = prepare(paths, how)
+    again = prepare(paths, how, forks=True)
     loaded = renamed(again.loaded, name)
     code = None if how.fresh_code else _copy_of(paths, loaded)
-    facts = gather.gather_facts(loaded, backend=again.backend, code=code, skip=[paths.root.parent])
+    facts = gather.gather_facts(loaded, backend=again.backend, code=code, after=again.after, skip=[paths.root.parent])
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
+        check_same_backend(list(again.after), made.backend)
         return _with_loading(replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step)))), how)
 
     return submit.submit_run(make, facts, argv=how.argv)

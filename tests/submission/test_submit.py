@@ -270,6 +270,24 @@ def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     assert not make_folder.make_run_folder(paths.root, "group")
 
 
+def test_the_group_reads_a_shared_runs_code_and_logs_whatever_the_umask(
+    job: Make, local: Callable[..., submit.Submitted], home: Path
+) -> None:
+    """The umask is 077, the code's files are the user's alone: what the run has of them, and its agents' logs, are not."""
+    before = os.umask(0o077)
+    try:
+        (home / "source" / "lab").mkdir(parents=True)
+        (home / "source" / "lab" / "a.py").write_text("")
+        one = local(job(share="group"), code=CodeFacts(root=str(home / "source"), files=(("lab/a.py", 0),)))
+        _until(lambda: read_outcome(one.paths.outcome), "the outcome")
+    finally:
+        os.umask(before)
+    (log,) = one.paths.submitit.glob("*_log.out")
+    found = [one.paths.code / "lab", one.paths.code / "lab" / "a.py", one.paths.lib / "launcher" / "__init__.py", log]
+
+    assert [f"{stat.S_IMODE(path.stat().st_mode) & 0o070:o}" for path in found] == ["50", "40", "40", "40"]
+
+
 STUB = """
 import json, os, signal, sys, time
 class AgentMain:
@@ -307,7 +325,7 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         def make(now: Facts) -> SubmissionPlan:
             return plan(loaded, now)
 
-        here = _facts(home, backend="local", **changes)
+        here = replace(_facts(home, backend="local"), **changes)
         made = submit.claim_folder(make, here, lambda one: one)
         paths = RunPaths(Path(made.run_dir))
         submit.write_run(made, [])
@@ -446,6 +464,71 @@ def test_a_change_of_the_code_needs_fresh_code(job: Make, slurm: Path, home: Pat
     (home / "source" / "data").mkdir()
     done = resubmit.resubmit(first.paths, resubmit.Again(overrides=("code.link=[data]",), fresh_code=True))
     assert (done.paths.code / "data").is_symlink()
+
+
+IDLE = [
+    ("name=other", r"name changes nothing here: {run} keeps its name; --fork NAME", "--fork NAME names the new run"),
+    ("runs_dir=elsewhere", r"runs_dir changes nothing here: {run} stays in its folder; --fork NAME", ""),
+]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("text", "said", "fork_said"), IDLE)
+def test_a_change_that_would_change_nothing_is_refused(
+    job: Make, slurm: Path, home: Path, text: str, said: str, fork_said: str
+) -> None:
+    """Where a run lies and what it is called stay; a new run can lie elsewhere, and is called as --fork says."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10)
+    how = resubmit.Again(overrides=(text,))
+    with pytest.raises(ConfigError, match=said.format(run=first.paths.id)):
+        resubmit.resubmit(first.paths, how)
+    if fork_said:
+        with pytest.raises(ConfigError, match=fork_said):
+            resubmit.fork(first.paths, "net2", how)
+    else:
+        assert resubmit.fork(first.paths, "net2", how).paths.root.parent.name == "elsewhere"
+
+
+@pytest.mark.torch
+def test_a_changed_after_is_waited_for(job: Make, slurm: Path, home: Path) -> None:
+    """A resubmission and a fork wait for a run that has not ended; one that can never be waited for is refused."""
+    first, other = _submit(job(name="net"), _facts(home)), _submit(job(name="other"), _facts(home))
+    _ended(first.paths, 10)
+    (slurm / "queue").write_text(squeue_line("42", "PENDING"))
+    told = json.loads(first.paths.submission.read_text())
+    first.paths.submission.write_text(json.dumps({**told, "job_id": "41"}))
+    how = resubmit.Again(overrides=(f"after={other.paths.id}",))
+    made = [resubmit.fork(first.paths, "net2", how), resubmit.resubmit(first.paths, how)]
+
+    for one in made:
+        assert [each["run_dir"] for each in RunSpec.read(one.paths.spec).after] == [str(other.paths.root)]
+        assert "--dependency=afterok:42" in one.paths.sbatch.read_text()
+    _ended(other.paths)
+    (slurm / "queue").write_text("")
+    _ended(first.paths)
+    with pytest.raises(StateError, match=r"after: .*the job can never start"):
+        resubmit.resubmit(first.paths, how)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("share", "modes"), [("group", (0o750, 0o750, 0o640)), ("none", (0o700, 0o700, 0o640))])
+def test_a_changed_share_is_that_of_the_folder(
+    job: Make, slurm: Path, home: Path, share: str, modes: tuple[int, int, int]
+) -> None:
+    """The group can read the code that was copied under the umask 077, or nobody can enter the folder any more."""
+    before = os.umask(0o077)
+    try:
+        (home / "source").mkdir()
+        first = _submit(job(name="net", share="none" if share == "group" else "group"), _facts(home))
+    finally:
+        os.umask(before)
+    _ended(first.paths)
+    paths = resubmit.resubmit(first.paths, resubmit.Again(overrides=(f"share={share}",))).paths
+
+    found = [stat.S_IMODE(path.stat().st_mode) for path in (paths.root, paths.logs, paths.code / "train.py")]
+    assert tuple(found) == modes
+    assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
 
 
 @pytest.mark.torch

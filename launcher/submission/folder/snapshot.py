@@ -81,6 +81,8 @@ def copy_code(
             if not (root / name).exists():
                 raise SnapshotError(f"code.link: {root / name} does not exist")
             _link((root / name).resolve(), target / name)
+        if mode & stat.S_IRGRP:
+            make_folder.let_group_read(target)
         write_atomic(target.with_name(_COPIED), json.dumps(stamps) + "\n", durable=False)
     except OSError as error:
         raise SnapshotError(f"{error.filename or target}: {(error.strerror or str(error)).lower()}") from None
@@ -125,10 +127,10 @@ def _stamp(path: Path) -> list[Any] | None:
     try:
         if path.is_symlink() and path.is_dir():
             return [os.readlink(path)]
-        stat = path.stat()
+        found = path.stat()
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return None
-    return [stat.st_size, stat.st_mtime_ns]
+    return [found.st_size, found.st_mtime_ns]
 
 
 def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
@@ -168,7 +170,9 @@ def copy_launcher(target: Path) -> None:
         )  # fmt: skip
         target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
         for folder, _, _ in os.walk(target / "launcher"):  # copytree gives folders their originals' modes
-            os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE)
+            os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE | stat.S_IRWXU)  # the run is to be removable
+        if target.stat().st_mode & stat.S_IRGRP:
+            make_folder.let_group_read(target)
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
 
