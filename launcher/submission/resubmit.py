@@ -153,16 +153,21 @@ def prepare(paths: RunPaths, how: Again, *, forks: bool = False) -> Resubmission
 
 def _refuse_idle(paths: RunPaths, how: Again, *, forks: bool, point: bool) -> None:
     """Refuse a change that would change nothing. Raises ConfigError."""
-    code = f"without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
-    checks = (
-        (not how.fresh_code, "code", code),
-        (True, "name", f"here: {'--fork NAME names the new run' if forks else f'{paths.id} keeps its name; --fork NAME makes a new run'}"),
-        (not forks, "runs_dir", f"here: {paths.id} stays in its folder; --fork NAME makes a new run"),
-        (point and not forks, "share", f"here: {paths.id} lies in the folder of its sweep; chmod that"),
-    )  # fmt: skip
-    for applies, key, why in checks:
-        if applies and (said := how.changes(key)):
-            raise ConfigError(f"{said[0]} changes nothing {why}")
+    run, new = paths.id, "--fork NAME makes a new run"
+    idle = {
+        "name": f"name changes nothing: {'--fork NAME names the new run' if forks else f'{run} keeps its name; {new}'}",
+    }
+    if not how.fresh_code:
+        idle["code"] = (
+            f"code changes nothing without --code: {run} keeps its own copy of the code; --code copies it anew"
+        )
+    if not forks:
+        idle["runs_dir"] = f"runs_dir changes nothing: {run} stays in its folder; {new}"
+    if point and not forks:
+        idle["share"] = f"share changes nothing: {run} lies in the folder of its sweep; chmod that"
+    for key, why in idle.items():
+        if how.changes(key):
+            raise ConfigError(why)
 
 
 def own_job(

@@ -467,8 +467,8 @@ def test_a_change_of_the_code_needs_fresh_code(job: Make, slurm: Path, home: Pat
 
 
 IDLE = [
-    ("name=other", r"name changes nothing here: {run} keeps its name; --fork NAME", "--fork NAME names the new run"),
-    ("runs_dir=elsewhere", r"runs_dir changes nothing here: {run} stays in its folder; --fork NAME", ""),
+    ("name=other", r"name changes nothing: {run} keeps its name; --fork NAME", "--fork NAME names the new run"),
+    ("runs_dir=elsewhere", r"runs_dir changes nothing: {run} stays in its folder; --fork NAME", ""),
 ]
 
 
