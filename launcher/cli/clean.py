@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
 
 _DAY_S = 86_400.0
+_GOING = ".removing-"
 _ABANDONED_S = _DAY_S
 """A submission that began so long ago and has not ended was killed."""
 
@@ -109,6 +110,9 @@ def _removed(found: list[Old]) -> list[Old]:
     from launcher.submission.sweeps.points import points_of
 
     done = []
+    for place in {os.path.dirname(os.path.realpath(old.dir)) for old in found}:
+        for left in Path(place).glob(f"{_GOING}*"):  # by a command that was killed
+            shutil.rmtree(left, ignore_errors=True)
     for old in found:
         names = [*(p.id for p in points_of(Path(old.dir))), old.run]
         try:
@@ -130,14 +134,14 @@ def _remove(old: Old) -> None:
     from launcher.submission.sweeps.points import runs_at
 
     root = Path(os.path.realpath(old.dir))
-    going = root.with_name(f".removing-{root.name}")
+    going = root.with_name(f"{_GOING}{root.name}")
     with alone(root):
         if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
             raise StateError("it has gone on since it was listed")
         os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked
     try:
         shutil.rmtree(going)
-    except OSError:
+    except BaseException:  # Ctrl-C, too: what is left is listed again
         os.rename(going, root)
         raise
     if os.path.islink(old.dir):

@@ -284,6 +284,28 @@ def test_clean_leaves_a_run_that_was_started_again_while_it_asked(
     assert list(runs.glob(".*")) == []
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
+def test_a_removal_that_is_interrupted_can_be_repeated(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    """The rest keeps its name, and is listed again; what a killed command left under another name goes, too."""
+    paths = _run(runs, "net-1121-0842-aaa")
+    write_outcome(paths.outcome, {"state": "completed"})
+    (runs / ".removing-net-1121-0842-bbb" / "logs").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+
+        def interrupted(path: str | Path, **_: object) -> None:
+            if ".removing-net-1121-0842-aaa" in str(path):
+                raise stop
+
+        patch.setattr(clean.shutil, "rmtree", interrupted)
+        assert main(["clean", "--name", "net", "--yes"]) in (11, 130)
+    assert paths.outcome.exists()
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+
+    assert list(runs.iterdir()) == []
+
+
 def test_clean_takes_what_a_killed_submission_left(runs: Path) -> None:
     """A day later, for it may still be copying; nothing that was handed over, and no folder of the user's own."""
     killed, copying, own, sweep, queued = (runs / f"net-1121-0842-{tag}" for tag in ("aaa", "bbb", "ccc", "ddd", "eee"))
