@@ -180,6 +180,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
 
     def arrange() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this command's handler would never run here
         libc.prctl(1, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
