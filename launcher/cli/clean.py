@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli._options import json_option
-from launcher.errors import RunDirError
+from launcher.errors import LauncherError, RunDirError, StateError
 from launcher.frozen import field_values, frozen
 from launcher.run.units import plural
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
 
 _DAY_S = 86_400.0
+_GOING = ".removing-"
+_ABANDONED_S = _DAY_S
+"""A submission that began so long ago and has not ended was killed."""
 
 
 class _Amount(click.FloatRange):
@@ -62,6 +65,7 @@ class Old:
 @json_option(help="Print a JSON list. Asks nothing: only --yes removes.")
 def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> int:
     """List ended runs by age and size, and remove them after asking. Running runs are never removed.
+    A run whose submission was killed counts as ended a day later.
 
     Without --older-than, --larger-than or --name, the runs are only listed.
     """
@@ -106,20 +110,47 @@ def _removed(found: list[Old]) -> list[Old]:
     from launcher.submission.sweeps.points import points_of
 
     done = []
+    for place in {os.path.dirname(os.path.realpath(old.dir)) for old in found}:
+        for left in Path(place).glob(f"{_GOING}*"):  # by a command that was killed
+            shutil.rmtree(left, ignore_errors=True)
     for old in found:
         names = [*(p.id for p in points_of(Path(old.dir))), old.run]
         try:
-            shutil.rmtree(os.path.realpath(old.dir))
-            if os.path.islink(old.dir):
-                os.unlink(old.dir)
-        except OSError as error:
-            click.echo(f"{old.run} is not removed: {error.filename or old.dir}: {error.strerror or error}", err=True)
+            _remove(old)
+        except (LauncherError, OSError) as error:
+            why = f"{error.filename or old.dir}: {error.strerror or error}" if isinstance(error, OSError) else error
+            click.echo(f"{old.run} is not removed: {why}", err=True)
             done.append(old)
             continue
         for run_id in names:
             index.unregister(run_id)
         done.append(replace(old, removed=True))
     return done
+
+
+def _remove(old: Old) -> None:
+    """Remove one run that is still as it was when it was listed. Raises StateError for another, RunDirError, OSError."""
+    from launcher.submission.folder.run_folder import alone
+    from launcher.submission.sweeps.points import runs_at
+
+    root = Path(os.path.realpath(old.dir))
+    going = root.with_name(f"{_GOING}{root.name}")
+    with alone(root):
+        if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
+            raise StateError("it has gone on since it was listed")
+        os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked
+    try:
+        shutil.rmtree(going)
+    except BaseException:  # Ctrl-C, too: what is left is listed again
+        os.rename(going, root)
+        raise
+    if os.path.islink(old.dir):
+        os.unlink(old.dir)
+
+
+def _end_of(runs: list[RunPaths], ends: dict[str, float]) -> float | None:
+    """Return when the last of the runs ended; None while one may still be running."""
+    return max(ends[paths.id] for paths in runs) if runs and all(paths.id in ends for paths in runs) else None
 
 
 def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[Old]:
@@ -138,21 +169,22 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     found = []
     for ref in refs:
         kept[index.job_name(ref.id)] += 1
-        times = [ends[paths.id] for paths in inside[ref.id] if paths.id in ends]
-        if kept[index.job_name(ref.id)] <= keep or not times or len(times) < len(inside[ref.id]):
+        ended = _end_of(inside[ref.id], ends)
+        if kept[index.job_name(ref.id)] <= keep or ended is None:
             continue
-        if days is not None and now - max(times) < days * _DAY_S:
+        if days is not None and now - ended < days * _DAY_S:
             continue
         count = _bytes(ref.path)
         if gb is None or count >= gb * 1e9:
-            found.append(Old(ref.path.name, str(ref.path), count, max(times)))
+            found.append(Old(ref.path.name, str(ref.path), count, ended))
     return found
 
 
 def _ends(runs: list[RunPaths]) -> dict[str, float]:
     """Return when each run ended, without the runs that may still be running.
 
-    Of a run whose processes died without an outcome, the end is its last event.
+    Of a run whose processes died without an outcome, the end is its last event; of one whose submission was killed, when it
+    began.
     """
     from launcher.errors import SiteError
     from launcher.run.state import read_outcome, read_submission
@@ -165,11 +197,22 @@ def _ends(runs: list[RunPaths]) -> dict[str, float]:
         with contextlib.suppress(SiteError):
             over = ended(asked)
             last |= {where.paths.id: where.paths.events for where in asked if where.paths.id in over}
+    last |= {p.id: p.submitit for p in runs if p.id not in last and _abandoned(p)}
     ends = {}
     for run, path in last.items():
         with contextlib.suppress(OSError):
             ends[run] = path.stat().st_mtime
     return ends
+
+
+def _abandoned(paths: RunPaths) -> bool:
+    """Return whether a submission was killed while it filled the folder: SLURM has nothing of it."""
+    from launcher.run import index
+
+    above = paths.root.parent if index.is_sweep(paths.root.parent) else paths.root
+    if any(above.glob("*/submission.json")) or os.path.lexists(paths.submission) or not os.path.isdir(paths.submitit):
+        return False  # no folder that the launcher has made, or the run, or another point of its sweep, was handed over
+    return time.time() - paths.submitit.stat().st_mtime > _ABANDONED_S
 
 
 def _bytes(path: Path) -> int:

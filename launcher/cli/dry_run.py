@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -64,7 +63,6 @@ def command(words: tuple[str, ...], steps: int, seed: int | None, slurm: bool, k
 @contextlib.contextmanager
 def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], None]) -> Iterator[Stage]:
     """Prepare the stage of the rehearsal: this machine, or nodes of SLURM."""
-    from launcher.cli._output import handling
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.rehearsal.stages import Stage, on_slurm
 
@@ -76,19 +74,13 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             # Real nodes see the runs' own file system, and may not see this machine's temporary one.
             place = stack.enter_context(_own_folder(facts.runs_dir if slurm else None))
             facts = replace(facts, runs_dir=place, runs_dir_shown=place)
-        if slurm:
-            # TERM and a closed terminal are like Ctrl-C: the allocation must be released.
-            stack.enter_context(handling(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)))
-            yield stack.enter_context(on_slurm(loaded, facts, tell))
-        else:
-            yield Stage(facts, str(os.getpid()))
+        stage = stack.enter_context(on_slurm(loaded, facts, tell)) if slurm else Stage(facts, str(os.getpid()))
+        yield replace(stage, kept=keep)
 
 
 @contextlib.contextmanager
 def _own_folder(above: str | None) -> Iterator[str]:
     """Make a folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
-    from launcher.run import index
-
     if above is not None:
         os.makedirs(above, exist_ok=True)
     place, stays = tempfile.mkdtemp(prefix="launcher-dry-run-", dir=above), False
@@ -98,8 +90,6 @@ def _own_folder(above: str | None) -> Iterator[str]:
         stays = not isinstance(error, DrillError)
         raise
     finally:
-        for run_id in os.listdir(place):
-            index.unregister(run_id)
         if not stays or not os.listdir(place):
             shutil.rmtree(place, ignore_errors=True)
             if above is not None:
@@ -117,10 +107,6 @@ def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
     if not partition:
         return loaded
     return replace(loaded, job=replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition)))
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:

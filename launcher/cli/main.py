@@ -7,11 +7,14 @@ this one are no verbs. Modules import nothing heavy at their top: click and the 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from typing import TextIO, cast
 
 import click
@@ -132,12 +135,37 @@ def main(argv: list[str] | None = None) -> int:
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", HarmlessStream(stream)) for stream in before)
     try:
-        return _guarded(argv)
+        with _ended_in_order():
+            return _guarded(argv)
     finally:
         # Where a pipe was closed, click has put in stdout's place what bears that at the exit.
         if isinstance(sys.stdout, HarmlessStream):
             sys.stdout = before[0]
         sys.stderr = before[1]
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Have TERM and HUP interrupt the verb as Ctrl-C does, so that it takes back what it has begun; then they end the process.
+
+    Where a signal is ignored (nohup), or the caller has a handler of its own, that stays.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        if not came:  # a second one does not interrupt what the first one has taken back
+            came.append(number)
+            raise KeyboardInterrupt
+
+    with contextlib.ExitStack() as handlers:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(ValueError):  # another thread than the main one
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    handlers.callback(signal.signal, number, signal.signal(number, interrupt))
+        yield
+    if came:
+        _flush(0)
+        signal.raise_signal(came[0])
 
 
 def _guarded(argv: list[str] | None) -> int:

@@ -47,12 +47,12 @@ def command(
         argv=tuple(sys.argv), trusted=vouched(),
     )  # fmt: skip
     if failed:
-        if fork_name:
+        if fork_name is not None:
             raise click.UsageError("Use either --failed or --fork: --failed continues points, --fork makes a new run.")
         _failed(run, how, wait)
         return
     paths = single(run)
-    submitted = fork(paths, fork_name, how) if fork_name else resubmit(paths, how)
+    submitted = resubmit(paths, how) if fork_name is None else fork(paths, fork_name, how)
     print_submitted(submitted)
     if wait:
         wait_for(submitted)

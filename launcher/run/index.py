@@ -171,6 +171,8 @@ def resolve(wanted: str) -> Path:
     A name is only that of a run of one's own; a path may lead to somebody else's. Raises RunNotFoundError when no run or
     several match.
     """
+    if not wanted:  # such as "$RUN" where that is not set; the working directory may be a run, too
+        raise RunNotFoundError("the name of the run is empty; launcher ls lists all runs")
     path = Path(wanted).expanduser()
     # A word alone may be a link here that somebody else has made, to another run than is meant.
     here = "/" in wanted or wanted in (".", "..") or (os.path.lexists(path) and is_own(os.lstat(path)))
@@ -187,7 +189,7 @@ def resolve(wanted: str) -> Path:
         [r for r in refs if r.id == wanted],
         [r for r in refs if job_name(r.id) == wanted][-1:],
         [r for r in refs if r.id.endswith(f"-{wanted}")],
-        [r for r in refs if r.id.startswith(wanted)] if wanted else [],
+        [r for r in refs if r.id.startswith(wanted)],
     ):
         if len(matches) == 1:
             return matches[0].path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,21 @@ from launcher.config.load.trust import doubt, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines, index
+from launcher.run.after import Predecessor
 from launcher.run.events import RerunEnded, RerunStarted
+from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
+from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import alone, replacing
+from launcher.submission.folder.run_folder import alone, left_behind, put_left_back, replacing
 from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
@@ -57,6 +60,11 @@ class Again:
     trusted: bool = False
     """The user vouches for the run's job and code, whoever owns them."""
     argv: tuple[str, ...] = ()
+
+    def changes(self, section: str) -> list[str]:
+        """Return the changed keys that are ``section`` or below it."""
+        keys = (text.partition("=")[0].strip() for text in self.overrides)
+        return [key for key in keys if key.partition(".")[0] == section]
 
 
 def checkpoint_steps(paths: RunPaths) -> list[int]:
@@ -90,6 +98,10 @@ class Resubmission:
     """Where its code was copied from."""
     step: int | None
     """The checkpoint that `Again.step` names."""
+    after: tuple[Predecessor, ...]
+    """The runs that it waits for: those of a changed ``after`` alone, as the others have ended."""
+    resume: str | None
+    """The checkpoint that it was forked from: it begins there until it has one of its own."""
     backend: BackendName
     sweep: dict[str, Any]
     """Its sweep, by the key of submission.json; empty for a run of no sweep."""
@@ -98,42 +110,64 @@ class Resubmission:
         """Gather facts for another attempt; it keeps its own copy of the code unless fresh code is wanted."""
         about = gather.script_facts(self.loaded.job.script or "", self.paths.code.resolve())
         code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
-        facts = gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id)
+        beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
+        facts = gather.gather_facts(
+            self.loaded, backend=backend, code=code, run_id=self.paths.id, after=self.after, skip=[beside.parent]
+        )
         if facts.staged is None:
             return facts
-        beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
         return replace(facts, staged=replace(facts.staged, folder=folder_beside(beside)))
 
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""
         made = plan(self.loaded, facts, run_dir=str(self.paths.root), place=place)
-        return _with_loading(replace(made, spec=replace(made.spec, resume_step=self.step)), self.how)
+        check_same_backend(list(self.after), made.backend)
+        return _with_loading(
+            replace(made, spec=replace(made.spec, resume_step=self.step, resume=self.resume)), self.how
+        )
 
 
-def prepare(paths: RunPaths, how: Again) -> Resubmission:
+def prepare(paths: RunPaths, how: Again, *, forks: bool = False) -> Resubmission:
     """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
 
-    Raises StateError for a run that somebody else can write in, ConfigError, also for a change that would change nothing,
-    CheckpointError, and TrustError for code of others.
+    ``forks``: for a new run. Raises StateError for a run that somebody else can write in, and for an ``after`` that cannot be waited
+    for, ConfigError, also for a change that would change nothing, CheckpointError, and TrustError for code of others.
     """
     require_own(paths.root)
-    keys = [text.partition("=")[0].strip() for text in how.overrides]
-    if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
-        raise ConfigError(
-            f"{idle[0]} changes nothing without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
-        )
     before = read_submission(paths.submission)
+    _refuse_idle(paths, how, forks=forks, point="sweep" in before)
     loaded = own_job(paths, how.overrides, fresh_code=how.fresh_code, trusted=how.trusted)
     return Resubmission(
         paths=paths,
         how=how,
         step=None if how.step is None else choose_step(paths, how.step),
+        after=tuple(predecessors(loaded.job.after)) if how.changes("after") else (),
+        resume=(read_object(paths.spec) or {}).get("resume"),
         loaded=loaded,
         base=loaded.base_dir,
         code_root=str(before.get("code_root") or loaded.base_dir),
         backend=how.backend or ("local" if before.get("backend") == "local" else "auto"),
         sweep={"sweep": before["sweep"]} if "sweep" in before else {},
     )
+
+
+def _refuse_idle(paths: RunPaths, how: Again, *, forks: bool, point: bool) -> None:
+    """Refuse a change that would change nothing. Raises ConfigError."""
+    run, new = paths.id, "--fork NAME makes a new run"
+    idle = {
+        "name": f"name changes nothing: {'--fork NAME names the new run' if forks else f'{run} keeps its name; {new}'}",
+    }
+    if not how.fresh_code:
+        idle["code"] = (
+            f"code changes nothing without --code: {run} keeps its own copy of the code; --code copies it anew"
+        )
+    if not forks:
+        idle["runs_dir"] = f"runs_dir changes nothing: {run} stays in its folder; {new}"
+    if point and not forks:
+        idle["share"] = f"share changes nothing: {run} lies in the folder of its sweep; chmod that"
+    for key, why in idle.items():
+        if how.changes(key):
+            raise ConfigError(why)
 
 
 def own_job(
@@ -172,10 +206,16 @@ def _refuse_hold(paths: RunPaths) -> None:
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     _refuse_hold(paths)
-    above = paths.root.parent
-    folder = above if index.is_sweep(above) else paths.root
-    with alone(folder):
+    with _alone(paths):
         return _resubmit(paths, how)
+
+
+@contextlib.contextmanager
+def _alone(paths: RunPaths) -> Iterator[None]:
+    """Let one command at a time resubmit the run, or points of its sweep. Raises as `alone`."""
+    above = paths.root.parent
+    with alone(above if index.is_sweep(above) else paths.root):
+        yield
 
 
 def _resubmit(paths: RunPaths, how: Again) -> Submitted:
@@ -185,6 +225,8 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
             _await_rerun_end(where.hold, paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
+    with make_folder.writing(paths.root):
+        put_left_back([paths])
     outcome = read_outcome(paths.outcome) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
         raise StateError(
@@ -201,17 +243,21 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
     own_code = (paths.code.name, paths.copied.name) if how.fresh_code else ()
     replaced = [paths.outcome.name, paths.passed.name, *own_code]
     with (
+        contextlib.ExitStack() as last,
         make_folder.writing(paths.root),
         replacing([paths], replaced),
         contextlib.ExitStack() as queued,
     ):
         paths.request.unlink(missing_ok=True)
         submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
-        with signals_held():
-            job_id = submit.hand_over(made)
-            queued.callback(submit.take_back, made, job_id)
-            submit.record(made, job_id, by="resubmit", **again.sweep)
+        interrupted = last.enter_context(signals_held())
+        job_id = submit.hand_over(made)
+        queued.callback(submit.take_back, made, job_id)
+        submit.record(made, job_id, by="resubmit", **again.sweep)
+        interrupted()
         queued.pop_all()
+    if how.changes("share"):
+        make_folder.open_to(paths.root, made.spec.share)
     index.register(paths.root)
     return Submitted(made, job_id)
 
@@ -233,24 +279,38 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
     if copy.is_symlink() or copy == root or a_copy_itself or not root.is_dir():
         return ""
     skip = [root / name for name in made.link] + [paths.root.parent, Path(made.runs_dir)]
-    if not (differ := snapshot.changed(paths, root, skip)):
+    try:
+        differ = snapshot.changed(paths, root, skip)
+    except ConfigError as error:  # the run has its copy
+        return f"whether its code has changed is not known: {error}"
+    if not differ:
         return ""
     return f"{short_list(differ)} in {root} changed since the run was submitted: it keeps its own copy (--code copies it anew)"
+
+
+def _copy_of(paths: RunPaths, loaded: LoadedJob) -> CodeFacts:
+    if not loaded.job.code.snapshot:
+        return CodeFacts(root=str(paths.code.resolve()))
+    return code_files.listing_of_copy(paths, [Path(name) for name in loaded.job.code.link])
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
     _refuse_hold(paths)
+    if left_behind(paths):
+        with _alone(paths), make_folder.writing(paths.root):
+            put_left_back([paths])
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
-    again = prepare(paths, how)
+    again = prepare(paths, how, forks=True)
     loaded = renamed(again.loaded, name)
-    code = None if how.fresh_code else replace(code_files.listing(paths.code.resolve()), git=False)
-    facts = gather.gather_facts(loaded, backend=again.backend, code=code)
+    code = None if how.fresh_code else _copy_of(paths, loaded)
+    facts = gather.gather_facts(loaded, backend=again.backend, code=code, after=again.after, skip=[paths.root.parent])
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
+        check_same_backend(list(again.after), made.backend)
         return _with_loading(replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step)))), how)
 
     return submit.submit_run(make, facts, argv=how.argv)

@@ -51,25 +51,30 @@ def submit_run(
     *,
     argv: Sequence[str] = (),
     job_id: str | None = None,
+    listed: bool = True,
 ) -> Submitted:
     """Make a folder, fill it, hand the run over. On any failure, Ctrl-C included, nothing is left, neither queued nor on disk.
 
     ``job_id`` stops short of starting a run: the caller starts the agents itself, in that job of its own or, for a local
-    plan, as children of the process of that id. Raises RunDirError, SnapshotError or SubmitError.
+    plan, as children of the process of that id.
+
+    ``listed=False`` keeps its name out of the index. Raises RunDirError, SnapshotError or SubmitError.
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
     root = plan.paths.root
-    with contextlib.ExitStack() as undo, make_folder.writing(root):
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_run(plan, argv)
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
-        with signals_held():
-            if job_id is None:
-                job_id = hand_over(plan)
-                undo.callback(take_back, plan, job_id)
-            record(plan, job_id, by="submit", **own)
+        interrupted = last.enter_context(signals_held())
+        if job_id is None:
+            job_id = hand_over(plan)
+            undo.callback(take_back, plan, job_id)
+        record(plan, job_id, by="submit", **own)
+        if listed:
             index.register(root)
             undo.callback(index.unregister, root.name)
+        interrupted()
         undo.pop_all()
     return Submitted(plan, job_id)
 

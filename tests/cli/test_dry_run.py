@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import harness
+import psutil
 
 
 def dry_run(tmp_path: Path, task: str, nodes: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -44,3 +47,24 @@ def test_a_job_that_forgets_is_found_out(tmp_path: Path) -> None:
     assert "does not resume exactly" in done.stderr
     assert "model" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_rehearsal_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
+    """No process, no folder; and while it goes on, its runs have no name that a verb would take for the real run's."""
+    (tmp_path / "job.yaml").write_text(harness.job_text(1, params={"step_s": 0.5}))
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    words = [sys.executable, "-m", "launcher", "dry-run", "job.yaml", "--steps", "100"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not list(tmp_path.glob("tmp/launcher-dry-run-*/*/state.json")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    names = list((tmp_path / "state").rglob("runs/*"))
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(60) == -signal.SIGTERM
+    assert names == []
+    assert list(tmp_path.glob("tmp/launcher-dry-run-*")) == []
+    assert psutil.wait_procs(below, timeout=30)[1] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 from an_event import an_event
 from squeue import squeue_line
 
+from launcher.cli import clean
 from launcher.cli.main import main
 from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import liveness
+from launcher.submission.folder.run_folder import alone
 
 
 @pytest.fixture
@@ -253,6 +256,75 @@ def test_clean_leaves_what_slurm_is_silent_about(runs: Path, squeue: str, monkey
     assert [p.root.exists() for p in (open_, ended)] == [True, False]
 
 
+def test_clean_leaves_a_run_that_was_started_again_while_it_asked(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is removed is judged again: a run that has gone on stays, and so does one that is being resubmitted."""
+    again, busy, old = (_run(runs, f"net-1121-0842-{tag}") for tag in ("aaa", "bbb", "ccc"))
+    for paths in (again, busy, old):
+        write_outcome(paths.outcome, {"state": "completed"})
+    listed = clean._candidates
+    lock = contextlib.ExitStack()
+
+    def meanwhile(*words: object) -> list[clean.Old]:
+        found = listed(*words)  # type: ignore[arg-type]
+        again.outcome.unlink()
+        (runs.parent / "fake" / "queue").write_text(squeue_line("42", "RUNNING"))
+        lock.enter_context(alone(busy.root))
+        return found
+
+    monkeypatch.setattr(clean, "_candidates", meanwhile)
+    with lock:
+        assert main(["clean", "--name", "net", "--yes"]) == 11
+
+    assert [p.root.exists() for p in (again, busy, old)] == [True, True, False]
+    said = capsys.readouterr().err
+    assert f"{again.id} is not removed: it has gone on since it was listed" in said
+    assert f"{busy.id} is not removed: {busy.id} is being resubmitted or removed by another command" in said
+    assert list(runs.glob(".*")) == []
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
+def test_a_removal_that_is_interrupted_can_be_repeated(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    """The rest keeps its name, and is listed again; what a killed command left under another name goes, too."""
+    paths = _run(runs, "net-1121-0842-aaa")
+    write_outcome(paths.outcome, {"state": "completed"})
+    (runs / ".removing-net-1121-0842-bbb" / "logs").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+
+        def interrupted(path: str | Path, **_: object) -> None:
+            if ".removing-net-1121-0842-aaa" in str(path):
+                raise stop
+
+        patch.setattr(clean.shutil, "rmtree", interrupted)
+        assert main(["clean", "--name", "net", "--yes"]) in (11, 130)
+    assert paths.outcome.exists()
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+
+    assert list(runs.iterdir()) == []
+
+
+def test_clean_takes_what_a_killed_submission_left(runs: Path) -> None:
+    """A day later, for it may still be copying; nothing that was handed over, and no folder of the user's own."""
+    killed, copying, own, sweep, queued = (runs / f"net-1121-0842-{tag}" for tag in ("aaa", "bbb", "ccc", "ddd", "eee"))
+    for folder in (killed, copying, sweep / "net-1121-0842-ddd000", queued / "net-1121-0842-eee000"):
+        (folder / "submitit").mkdir(parents=True)
+        if folder != copying:
+            os.utime(folder / "submitit", (time.time() - 100_000,) * 2)
+    for folder in (sweep, queued):
+        (folder / "sweep.json").write_text(json.dumps({"points": [{"run": f"{folder.name}{i:03}"} for i in range(2)]}))
+        (folder / f"{folder.name}001").symlink_to(f"{folder.name}000")
+    (queued / f"{queued.name}001").unlink()
+    _run(queued, f"{queued.name}001", job_id="43")
+    own.mkdir()
+    (runs.parent / "fake" / "queue").write_text(squeue_line("43", "PENDING"))
+
+    assert main(["clean", "--older-than", "1", "--yes"]) == 0
+    assert [f.exists() for f in (killed, copying, own, sweep, queued)] == [False, True, True, False, True]
+
+
 def test_clean_by_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--larger-than takes the large ones alone, a running one not even then."""
     large, small, running = (_run(runs, f"net-1121-0842-{tag}", job_id=tag) for tag in ("aaa", "bbb", "ccc"))
@@ -345,3 +417,14 @@ def test_a_sweep_is_cancelled_by_one_scancel(runs: Path, capsys: pytest.CaptureF
     states = [(read_outcome(p.outcome) or {})["state"] for p in points]
     assert states == ["cancelled", "completed", "cancelled"]
     assert "3 of 3 points have ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--fork", ""], ["--failed", "--fork", ""]])
+def test_a_fork_without_a_name_is_no_resubmission(
+    runs: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as --fork "$NAME" where that is not set: the run itself is left alone."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    monkeypatch.setattr("launcher.submission.resubmit.resubmit", lambda *_: pytest.fail("resubmitted"))
+
+    assert main(["resubmit", paths.id, *words]) in (2, 14)

@@ -138,3 +138,11 @@ def test_one_bad_entry_hides_no_run(place: tuple[Path, Path]) -> None:
         (links / f"net-1121-084{number}-k7f").unlink()
 
     assert [r.id for r in index.list_runs()] == [f"net-1121-084{number}-k7f" for number in range(5)]
+
+
+def test_an_empty_word_names_no_run(place: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as "$RUN" where that is not set: also in a run's folder, and where there is one run alone."""
+    monkeypatch.chdir(_make(place, "net-1121-0842-k7f", 1.0))
+
+    with pytest.raises(RunNotFoundError, match="the name of the run is empty"):
+        index.resolve("")

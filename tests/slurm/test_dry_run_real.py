@@ -82,7 +82,7 @@ def test_a_rehearsal_that_is_terminated_gives_its_allocation_back(job: Login) ->
     job.cluster.wait(lambda: list(job.runs.glob("*/*/state.json")), "the first take", limit_s=LIMIT_S)
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(60) == 130
+    assert process.wait(60) == -signal.SIGTERM
     job.cluster.wait(lambda: queue(job) == [], "an empty queue", limit_s=60)
     began = time.monotonic()
     while job.cluster.processes() and time.monotonic() - began < 30:

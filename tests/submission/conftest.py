@@ -1,7 +1,8 @@
-"""A job whose code is there."""
+"""A job whose code is there, and a pretended SLURM."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,43 @@ import pytest
 from planning import load_values
 
 from launcher.config.load.load import LoadedJob
+from launcher.submission.backends import slurm as slurm_backend
+
+FAKE_SBATCH = """#!/bin/bash
+env > "$FAKE/environment"
+cp "$1" "$FAKE/script"
+echo x >> "$FAKE/calls"
+[ -e "$FAKE/says" ] && { cat "$FAKE/says" >&2; exit 1; }
+[ -e "$FAKE/answers" ] && { cat "$FAKE/answers"; exit 0; }
+echo "Submitted batch job 42"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder and a working directory, where forks go, of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with pretended commands of SLURM; returns the folder where they write down what they saw."""
+    fake = home / "fake"
+    fake.mkdir()
+    for name, text in {
+        "sbatch": FAKE_SBATCH,
+        "srun": "#!/bin/sh\n",
+        "squeue": '#!/bin/sh\necho "$@" >> "$FAKE/asked"\ncat "$FAKE/queue" 2>/dev/null || true\n',
+        "scancel": '#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\n',
+    }.items():
+        (fake / name).write_text(text)
+        (fake / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fake))
+    monkeypatch.setattr(slurm_backend.time, "sleep", lambda _: None)
+    return fake
 
 
 @pytest.fixture

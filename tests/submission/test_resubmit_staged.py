@@ -28,7 +28,7 @@ def test_the_archive_is_beside_the_run(
     monkeypatch.setattr(resubmit.gather, "gather_facts", lambda *_, **__: found)
     again: Any = SimpleNamespace(
         loaded=SimpleNamespace(job=SimpleNamespace(script="")),
-        paths=RunPaths(tmp_path / run), how=SimpleNamespace(fresh_code=False), code_root="/code", sweep=sweep,
+        paths=RunPaths(tmp_path / run), how=SimpleNamespace(fresh_code=False), code_root="/code", sweep=sweep, after=(),
     )  # fmt: skip
 
     staged = resubmit.Resubmission.facts(again, "slurm").staged

@@ -28,7 +28,6 @@ from launcher.run.state import forget_passed, read_outcome, read_submission, wri
 from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import local as local_backend
-from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.folder import make_folder, snapshot
@@ -39,42 +38,6 @@ from launcher.submission.plan.submission_plan import SubmissionPlan
 
 Make = Callable[..., LoadedJob]
 WAIT_S = 120.0
-
-FAKE_SBATCH = """#!/bin/bash
-env > "$FAKE/environment"
-cp "$1" "$FAKE/script"
-echo x >> "$FAKE/calls"
-[ -e "$FAKE/says" ] && { cat "$FAKE/says" >&2; exit 1; }
-[ -e "$FAKE/answers" ] && { cat "$FAKE/answers"; exit 0; }
-echo "Submitted batch job 42"
-"""
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder and a working directory, where forks go, of its own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with pretended commands of SLURM; returns the folder where they write down what they saw."""
-    fake = home / "fake"
-    fake.mkdir()
-    for name, text in {
-        "sbatch": FAKE_SBATCH,
-        "srun": "#!/bin/sh\n",
-        "squeue": '#!/bin/sh\necho "$@" >> "$FAKE/asked"\ncat "$FAKE/queue" 2>/dev/null || true\n',
-        "scancel": '#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\n',
-    }.items():
-        (fake / name).write_text(text)
-        (fake / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE", str(fake))
-    monkeypatch.setattr(slurm_backend.time, "sleep", lambda _: None)
-    return fake
 
 
 def _facts(home: Path, **changes: object) -> Facts:
@@ -307,6 +270,24 @@ def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     assert not make_folder.make_run_folder(paths.root, "group")
 
 
+def test_the_group_reads_a_shared_runs_code_and_logs_whatever_the_umask(
+    job: Make, local: Callable[..., submit.Submitted], home: Path
+) -> None:
+    """The umask is 077, the code's files are the user's alone: what the run has of them, and its agents' logs, are not."""
+    before = os.umask(0o077)
+    try:
+        (home / "source" / "lab").mkdir(parents=True)
+        (home / "source" / "lab" / "a.py").write_text("")
+        one = local(job(share="group"), code=CodeFacts(root=str(home / "source"), files=(("lab/a.py", 0),)))
+        _until(lambda: read_outcome(one.paths.outcome), "the outcome")
+    finally:
+        os.umask(before)
+    (log,) = one.paths.submitit.glob("*_log.out")
+    found = [one.paths.code / "lab", one.paths.code / "lab" / "a.py", one.paths.lib / "launcher" / "__init__.py", log]
+
+    assert [f"{stat.S_IMODE(path.stat().st_mode) & 0o070:o}" for path in found] == ["50", "40", "40", "40"]
+
+
 STUB = """
 import json, os, signal, sys, time
 class AgentMain:
@@ -344,7 +325,7 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         def make(now: Facts) -> SubmissionPlan:
             return plan(loaded, now)
 
-        here = _facts(home, backend="local", **changes)
+        here = replace(_facts(home, backend="local"), **changes)
         made = submit.claim_folder(make, here, lambda one: one)
         paths = RunPaths(Path(made.run_dir))
         submit.write_run(made, [])
@@ -483,6 +464,71 @@ def test_a_change_of_the_code_needs_fresh_code(job: Make, slurm: Path, home: Pat
     (home / "source" / "data").mkdir()
     done = resubmit.resubmit(first.paths, resubmit.Again(overrides=("code.link=[data]",), fresh_code=True))
     assert (done.paths.code / "data").is_symlink()
+
+
+IDLE = [
+    ("name=other", r"name changes nothing: {run} keeps its name; --fork NAME", "--fork NAME names the new run"),
+    ("runs_dir=elsewhere", r"runs_dir changes nothing: {run} stays in its folder; --fork NAME", ""),
+]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("text", "said", "fork_said"), IDLE)
+def test_a_change_that_would_change_nothing_is_refused(
+    job: Make, slurm: Path, home: Path, text: str, said: str, fork_said: str
+) -> None:
+    """Where a run lies and what it is called stay; a new run can lie elsewhere, and is called as --fork says."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10)
+    how = resubmit.Again(overrides=(text,))
+    with pytest.raises(ConfigError, match=said.format(run=first.paths.id)):
+        resubmit.resubmit(first.paths, how)
+    if fork_said:
+        with pytest.raises(ConfigError, match=fork_said):
+            resubmit.fork(first.paths, "net2", how)
+    else:
+        assert resubmit.fork(first.paths, "net2", how).paths.root.parent.name == "elsewhere"
+
+
+@pytest.mark.torch
+def test_a_changed_after_is_waited_for(job: Make, slurm: Path, home: Path) -> None:
+    """A resubmission and a fork wait for a run that has not ended; one that can never be waited for is refused."""
+    first, other = _submit(job(name="net"), _facts(home)), _submit(job(name="other"), _facts(home))
+    _ended(first.paths, 10)
+    (slurm / "queue").write_text(squeue_line("42", "PENDING"))
+    told = json.loads(first.paths.submission.read_text())
+    first.paths.submission.write_text(json.dumps({**told, "job_id": "41"}))
+    how = resubmit.Again(overrides=(f"after={other.paths.id}",))
+    made = [resubmit.fork(first.paths, "net2", how), resubmit.resubmit(first.paths, how)]
+
+    for one in made:
+        assert [each["run_dir"] for each in RunSpec.read(one.paths.spec).after] == [str(other.paths.root)]
+        assert "--dependency=afterok:42" in one.paths.sbatch.read_text()
+    _ended(other.paths)
+    (slurm / "queue").write_text("")
+    _ended(first.paths)
+    with pytest.raises(StateError, match=r"after: .*the job can never start"):
+        resubmit.resubmit(first.paths, how)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("share", "modes"), [("group", (0o750, 0o750, 0o640)), ("none", (0o700, 0o700, 0o640))])
+def test_a_changed_share_is_that_of_the_folder(
+    job: Make, slurm: Path, home: Path, share: str, modes: tuple[int, int, int]
+) -> None:
+    """The group can read the code that was copied under the umask 077, or nobody can enter the folder any more."""
+    before = os.umask(0o077)
+    try:
+        (home / "source").mkdir()
+        first = _submit(job(name="net", share="none" if share == "group" else "group"), _facts(home))
+    finally:
+        os.umask(before)
+    _ended(first.paths)
+    paths = resubmit.resubmit(first.paths, resubmit.Again(overrides=(f"share={share}",))).paths
+
+    found = [stat.S_IMODE(path.stat().st_mode) for path in (paths.root, paths.logs, paths.code / "train.py")]
+    assert tuple(found) == modes
+    assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
 
 
 @pytest.mark.torch
@@ -628,7 +674,7 @@ def test_of_two_resubmissions_at_once_one_is_refused(job: Make, slurm: Path, hom
     words = [sys.executable, "-m", "launcher", "resubmit", paths.id]
     with subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, text=True) as first:
         with (slurm / "pipe").open("w") as pipe:  # the first one's sbatch is there
-            with pytest.raises(StateError, match="is being resubmitted by another command"):
+            with pytest.raises(StateError, match="is being resubmitted or removed by another command"):
                 resubmit.resubmit(paths, resubmit.Again())
             pipe.write("go\n")
         assert first.wait(WAIT_S) == 0
@@ -686,6 +732,73 @@ def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
     assert new.plan.run_dir.startswith(str(home / "forks" / "net2-"))
     assert (new.paths.code / "train.py").read_text() == "print(1)\n"
     assert (read_outcome(first.paths.outcome) or {})["state"] == "failed"
+
+
+@pytest.mark.torch
+def test_a_fork_has_all_the_code_that_the_run_had(job: Make, slurm: Path, home: Path) -> None:
+    """What a walk, or git around the run, would leave out of the copy; a file of code.link stays a link."""
+    here, code = _facts(home), home / "source"
+    for name in (".gitignore", "wandb/helper.py", "model.py", "big.bin"):
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text("model.py\n")
+    (home / "big.bin").touch()  # the job is checked before its code is known
+    files = ((".gitignore", 9), ("model.py", 9), ("train.py", 9), ("wandb/helper.py", 9))
+    here = replace(here, code=replace(here.code, files=files))
+    first = _submit(job(name="net", code={"link": ["big.bin"]}), here)
+    subprocess.run(["git", "init", "-q", str(first.paths.code)], check=True)
+    _ended(first.paths, 20)
+    new = resubmit.fork(first.paths, "net2", resubmit.Again())
+
+    assert set(dict(files)) <= set(dict(new.plan.code.files))
+    assert (new.paths.code / "wandb" / "helper.py").exists()
+    assert (new.paths.code / "big.bin").resolve() == code / "big.bin"
+
+
+@pytest.mark.torch
+def test_code_that_is_copied_anew_holds_no_run(job: Make, slurm: Path, home: Path) -> None:
+    """The run's own folder of runs lies in the code, and today's runs_dir elsewhere: none of it is copied, archives included."""
+    here, code = _facts(home), home / "source"
+    first = _submit(job(name="net", code={"dir": "source"}), replace(here, runs_dir=str(code / "old")))
+    (code / "old" / ".environments-1").mkdir()
+    (code / "old" / ".environments-1" / "a.tar").write_text("x")
+    _ended(first.paths, 20)
+    how = resubmit.Again(fresh_code=True)
+    made = [resubmit.fork(first.paths, "net2", how), resubmit.resubmit(first.paths, how)]
+
+    assert [[p.name for p in one.paths.code.iterdir()] for one in made] == [["train.py"]] * 2
+
+
+@pytest.mark.torch
+def test_a_run_keeps_its_copy_where_git_fails_today(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is resubmitted all the same; a warning says that changes are not known."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths)
+    (home / "source" / ".git").mkdir()
+    (slurm / "git").write_text("#!/bin/sh\necho fatal: no >&2; exit 128\n")
+    (slurm / "git").chmod(0o755)
+    done = resubmit.resubmit(first.paths, resubmit.Again())
+
+    assert [
+        text for text in done.plan.warnings if text.startswith("whether its code has changed is not known: code.dir")
+    ]
+
+
+@pytest.mark.torch
+def test_a_fork_that_is_resubmitted_before_its_first_checkpoint_begins_where_it_was_forked(
+    job: Make, slurm: Path, home: Path
+) -> None:
+    """Its spec is made anew, and still names the other run's checkpoint: it would train from scratch otherwise."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 20)
+    new = resubmit.fork(first.paths, "net2", resubmit.Again())
+    for _ in range(2):
+        _ended(new.paths)
+        resubmit.resubmit(new.paths, resubmit.Again(overrides=("resources.nodes=3",)))
+
+    spec = RunSpec.read(new.paths.spec)
+    assert (spec.nodes, spec.resume) == (3, str(first.paths.checkpoint(20)))
 
 
 def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:

@@ -97,6 +97,10 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
             found[key] = _values(value)
         except ValueError as error:
             problems.append(Problem(f"sweep.{key}", str(error), "value"))
+    for key in found:
+        above = next((other for other in found if key.startswith(f"{other}.")), None)
+        if above is not None:
+            problems.append(Problem(f"sweep.{key}", f"lies below {above}, which is varied, too: vary one of them"))
     if len(found) > _MOST_AXES:
         problems.append(Problem("sweep", f"varies {len(found):,} keys; at most {_MOST_AXES} are allowed"))
         return found, problems

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _NO_LIMIT_MIN = 60 * 24 * 365
 """submitit's local executor kills at its time limit; on one's own machine there is none."""
 _START_TIMEOUT_S = 120
+_SHARED = 0o027
+"""The umask with which a shared run's logs are opened: agents have their own."""
 
 
 def start_detached(plan: SubmissionPlan) -> int:
@@ -62,6 +64,7 @@ def start_detached(plan: SubmissionPlan) -> int:
                 timeout=_START_TIMEOUT_S,
                 check=False,
                 env=env,
+                umask=_SHARED if plan.spec.share == "group" else -1,
                 cwd="/",  # `python -m` looks there first, also in submitit's controller: here, others may have left modules
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -111,6 +114,8 @@ class Foreground:
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"
             with os.fdopen(open_to_append(log, 0o640), "ab") as out:
+                if plan.spec.share == "group":
+                    os.fchmod(out.fileno(), 0o640)
                 try:
                     self.agents.append(
                         subprocess.Popen(
@@ -175,6 +180,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
 
     def arrange() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this command's handler would never run here
         libc.prctl(1, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)

@@ -75,6 +75,10 @@ class CodeFacts:
     """Path relative to ``root`` and size in bytes, sorted by path."""
     outside: tuple[tuple[str, str], ...] = ()
     """Symbolic links to directories outside ``root``: they stay links. Path and target."""
+    inside: tuple[tuple[str, str], ...] = ()
+    """Symbolic links to directories inside ``root``, which are among ``files``, too. Path and target."""
+    closed: tuple[str, ...] = ()
+    """Files and folders that cannot be read: they are not copied."""
     left_out: tuple[tuple[str, str], ...] = ()
     """What ``args`` and ``params`` name that is in ``root`` but would not be in the copy: key and relative path."""
     git: bool = False

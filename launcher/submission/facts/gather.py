@@ -48,10 +48,13 @@ def gather_facts(
     after: Sequence[Predecessor] = (),
     for_reading: bool = False,
     slurm: SlurmFacts | None = None,
+    skip: Sequence[Path] = (),
 ) -> Facts:
     """Gather what planning ``loaded`` needs. ``code`` replaces reading the code directory (a resubmission's copy).
 
-    ``slurm``: what is known of it. ``for_reading``: the plan is only printed, also of a job in doubt, of which nothing is run.
+    ``slurm``: what is known of it. ``skip``: folders that are no code. ``for_reading``: the plan is only printed, also of a job in
+    doubt, of which nothing is run.
+
     Raises TrustError for such a job otherwise, and ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
     if not for_reading:
@@ -63,7 +66,7 @@ def gather_facts(
     image, image_missing = _image(loaded)
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(lambda: slurm or _slurm_facts(env, job, backend))
-        reading = pool.submit(lambda: code or code_facts(loaded, runs_dir))
+        reading = pool.submit(lambda: code or code_facts(loaded, runs_dir, skip))
         python = interpreter.find_interpreter(
             job.environment.python, job.environment.container, env, run_named=not loaded.doubt
         )
@@ -146,16 +149,15 @@ def _free(path: Path) -> tuple[int | None, int | None]:
     return stat.f_bavail * stat.f_frsize, (stat.f_favail if stat.f_files else None)
 
 
-def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
-    """Find out what a copy of the job's code would hold. Raises ConfigError when there is no such directory."""
+def code_facts(loaded: LoadedJob, runs_dir: Path, skip: Sequence[Path] = ()) -> CodeFacts:
+    """Find out what a copy of the job's code would hold, without ``skip``. Raises ConfigError when there is no such directory."""
     root = loaded.code_dir
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise ConfigError(f"code.dir: {root} is not a directory")
     about = script_facts(loaded.job.script or "", root)
     if not loaded.job.code.snapshot:
         return CodeFacts(root=str(root), **about)
-    skip = [root / name for name in loaded.job.code.link] + [runs_dir]
-    found = code_files.listing(root, skip)
+    found = code_files.listing(root, [*(root / name for name in loaded.job.code.link), runs_dir, *skip])
     return replace(
         found,
         left_out=_left_out(loaded.job, root, found, runs_dir),
@@ -166,11 +168,13 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
 
 
 def _left_out(job: Job, root: Path, found: CodeFacts, runs_dir: Path) -> tuple[tuple[str, str], ...]:
-    """Return key and path of what ``args`` and ``params`` name in the code directory that is not copied, but for runs."""
+    """Return key and path of what ``args``, ``params`` and links name in the code directory that is not copied, but for runs."""
     named: dict[str, str] = {}
     for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:
         for text in (value, value.partition("=")[2]) if isinstance(value, str) else ():
             named.setdefault(os.path.normpath(text), key.partition("[")[0])
+    for name, target in found.inside:  # it would lead to nothing
+        named.setdefault(os.path.relpath(target, root), f"the link {name}")
     paths = [path for path in named if root / path not in (runs_dir, *runs_dir.parents)]
     return tuple((named[path], path) for path in code_files.left_out(root, found, job.code.link, paths))
 

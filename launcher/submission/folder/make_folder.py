@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -67,6 +68,26 @@ def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SU
         probe.unlink()
         undo.pop_all()
     return True
+
+
+def open_to(root: Path, share: str) -> None:
+    """Give a run's folder, and those in it, the permissions of ``share``. Raises RunDirError."""
+    with writing(root):
+        for folder in (root, *(root / name for name in (*SUBFOLDERS, "code", "lib"))):
+            if folder.is_dir() and not folder.is_symlink():
+                folder.chmod(mode_of(share))
+        if share == "group":
+            let_group_read(root / "code")
+            let_group_read(root / "lib")
+
+
+def let_group_read(top: Path) -> None:
+    """Let the group read all that is below ``top``, whatever the umask was and the originals' modes are. Raises OSError."""
+    for folder, folders, files in os.walk(top):
+        for path in (os.path.join(folder, name) for name in (*folders, *files)):
+            if not os.path.islink(path):
+                mode = os.stat(path).st_mode
+                os.chmod(path, mode | stat.S_IRGRP | (stat.S_IXGRP if mode & stat.S_IXUSR else 0))
 
 
 def make(path: str | Path, mode: int) -> None:

@@ -17,7 +17,7 @@ from launcher.errors import StateError
 from launcher.opening import read_whole
 from launcher.redact import redact_words
 from launcher.run import event_lines, events
-from launcher.run.files import write_atomic
+from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
 from launcher.run.units import is_secret
@@ -25,8 +25,8 @@ from launcher.submission.folder import archive, make_folder, snapshot
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _BEFORE = ".before."
-_WRITTEN_OVER = ("job.yaml", "spec.json", "submit.sbatch")
-"""What a resubmission replaces in one step: until then others read it."""
+_WRITTEN_OVER = ("submission.json", "job.yaml", "spec.json", "submit.sbatch")
+"""What a resubmission replaces in one step: until then others read it. The first is kept first, and given up last."""
 
 
 def mode_in(folder: Path) -> int:
@@ -128,7 +128,7 @@ def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool =
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Let one command at a time resubmit what is in a run's or a sweep's folder.
+    """Let one command at a time resubmit what is in a run's or a sweep's folder, or remove it.
 
     Raises StateError while another one does, RunDirError where the folder cannot be written.
     """
@@ -138,7 +138,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StateError(f"{folder.name} is being resubmitted by another command") from None
+            raise StateError(f"{folder.name} is being resubmitted or removed by another command") from None
         except OSError:  # a file system without locks
             pass
         yield
@@ -150,12 +150,12 @@ def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
 
     After an error they are back, what was written in their places is removed, and each history has a warning. Without an
     error the old ones are removed; one that cannot be is left, as SLURM has the job. Raises OSError.
+
+    `put_left_back` must have been called: what an earlier resubmission has left is overwritten.
     """
     over = [name for name in _WRITTEN_OVER if name not in names]
-    kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in (*names, *over)}
-    for kept in kept_as.values():
-        _remove(kept)
-    there = {old for old in kept_as if os.path.lexists(old)}
+    kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in (*over, *names)}
+    there = [old for old in kept_as if os.path.lexists(old)]
     try:
         for old in there:
             (_copy if old.name in over else os.replace)(old, kept_as[old])
@@ -168,9 +168,30 @@ def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
             for old, kept in kept_as.items():
                 back.callback(_put_back, old, kept, was_there=old in there)
         raise
-    for kept in kept_as.values():
+    _forget(list(kept_as.values()))
+
+
+def left_behind(paths: RunPaths) -> list[Path]:
+    """Return the old files that a resubmission keeps; where none is at work, one has been killed."""
+    return sorted(paths.root.glob(f"{_BEFORE}*"))
+
+
+def put_left_back(runs: Sequence[RunPaths]) -> None:
+    """Finish what a resubmission that was killed has left: the old files are back, unless it was recorded. Raises OSError."""
+    for paths in runs:
+        kept = left_behind(paths)
+        before = paths.root / f"{_BEFORE}{paths.submission.name}"
+        if read_object(before) != read_object(paths.submission):
+            _forget([before, *kept])
+            continue
+        for path in sorted(kept, key=before.__eq__):  # last what tells whether it was recorded
+            _put_back(path.with_name(path.name.removeprefix(_BEFORE)), path, was_there=True)
+
+
+def _forget(kept: Sequence[Path]) -> None:
+    for path in reversed(kept):
         with contextlib.suppress(OSError):
-            _remove(kept)
+            _remove(path)
 
 
 def _copy(old: Path, kept: Path) -> None:

@@ -13,7 +13,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +72,29 @@ def copy_code(
         stamps = {name: _stamp(root / name) for name, _ in code.files}  # taken first: an edit meanwhile is seen later
         # root writes into what is read-only, and a link is one file for two runs
         shared = None if like is None or like.is_symlink() or os.geteuid() == 0 else like.resolve()
+        copied = code_files.in_copy(code, link)
         for name in stamps:
-            _copy(root, root / name, target / name, target, shared and shared / name)
+            _copy(root, root / name, target / name, target, shared and shared / name, copied)
         for name, outside in code.outside:
             _link(Path(outside), target / name)
         for name in link:
             if not (root / name).exists():
                 raise SnapshotError(f"code.link: {root / name} does not exist")
             _link((root / name).resolve(), target / name)
+        if mode & stat.S_IRGRP:
+            make_folder.let_group_read(target)
         write_atomic(target.with_name(_COPIED), json.dumps(stamps) + "\n", durable=False)
     except OSError as error:
         raise SnapshotError(f"{error.filename or target}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _copy(root: Path, source: Path, target: Path, top: Path, like: Path | None = None) -> None:
+def _copy(root: Path, source: Path, target: Path, top: Path, like: Path | None, copied: Callable[[str], bool]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink() and (resolved := source.resolve()).is_relative_to(root):
-        target.symlink_to(os.path.relpath(top / resolved.relative_to(root), target.parent))
-        return
+        inside = resolved.relative_to(root)
+        if copied(str(inside)) or resolved.is_dir():
+            target.symlink_to(os.path.relpath(top / inside, target.parent))
+            return  # a link to a file that is not copied becomes that file
     with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
         if like is None or not _link_same(source, like, target):
             _copy_file(source, target)  # a link to a file outside becomes that file
@@ -122,10 +127,10 @@ def _stamp(path: Path) -> list[Any] | None:
     try:
         if path.is_symlink() and path.is_dir():
             return [os.readlink(path)]
-        stat = path.stat()
+        found = path.stat()
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return None
-    return [stat.st_size, stat.st_mtime_ns]
+    return [found.st_size, found.st_mtime_ns]
 
 
 def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
@@ -165,7 +170,9 @@ def copy_launcher(target: Path) -> None:
         )  # fmt: skip
         target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
         for folder, _, _ in os.walk(target / "launcher"):  # copytree gives folders their originals' modes
-            os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE)
+            os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE | stat.S_IRWXU)  # the run is to be removable
+        if target.stat().st_mode & stat.S_IRGRP:
+            make_folder.let_group_read(target)
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from launcher.config.document.schema import Distributed, Job
 from launcher.run.spec import RunSpec
-from launcher.run.units import plural, size, tilde, whole_number
+from launcher.run.units import plural, short_list, size, tilde, whole_number
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import limits, staging
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -164,6 +164,8 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
     for key, path in facts.code.left_out:  # it may also be a folder that the job makes and writes
         names = "name" if key == "args" else "names"
         yield f"{key} {names} {path}{why}: it is not copied; if the job reads it, add it to code.link"
+    if facts.code.closed:
+        yield f"{short_list(facts.code.closed)} in {facts.code.root} cannot be read (permission denied) and will not be copied"
     root = PurePath(facts.code.root)
     for name, source in facts.interpreter.editable:
         if name not in ("ddp-launcher", "launcher") and not PurePath(source).is_relative_to(root):

@@ -7,6 +7,7 @@ steps undisturbed, then once more with a rank killed at a random step after a ch
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -24,7 +25,9 @@ from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNRESTORED
+from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission import submit
+from launcher.submission.backends.slurm import python_path
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.describe import saves_itself
 from launcher.submission.plan.plan import plan
@@ -34,6 +37,7 @@ from launcher.submission.rehearsal.stages import Agents, Stage
 PLAIN_S = 60.0
 """A script that reports no steps is stopped after so long."""
 _LIMIT_S = 3600.0
+_COMPARE_S = 600.0
 _LEAVE_S = 30.0
 """Agents that still run so long after the outcome was written are killed."""
 
@@ -196,7 +200,7 @@ def _run(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping
         made = plan(loaded, facts)
         return replace(made, spec=replace(made.spec, **changes))
 
-    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], job_id=stage.job_id)
+    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], job_id=stage.job_id, listed=stage.kept)
     agents = stage.agents(submitted.plan)
     try:
         agents.start()
@@ -263,13 +267,17 @@ def _digested(runs: list[RehearsedRun], python: str) -> list[RehearsedRun]:
     there = [str(path) for path in newest if path is not None]
     if not there:
         return runs
-    done = subprocess.run(
-        [python, "-m", "launcher.training.checkpoint.checkpoint_digest", *there], cwd=str(roots[0].root),
-        env={"PYTHONPATH": str(roots[0].lib), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    # As agents have it: a Python may need LD_LIBRARY_PATH, and torch may be found by PYTHONPATH.
+    env = {**environment_for_sbatch(os.environ, {}), "PYTHONPATH": python_path(str(roots[0].lib))}
+    try:
+        done = subprocess.run(
+            [python, "-m", "launcher.training.checkpoint.checkpoint_digest", *there], cwd=str(roots[0].root), env=env,
+            capture_output=True, text=True, check=False, timeout=_COMPARE_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LauncherError(f"the two states could not be compared: {error}") from None
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise LauncherError(f"{', '.join(there)} cannot be read: {why}")
+        raise LauncherError(f"the two states could not be compared: {why} (checkpoints: {', '.join(there)})")
     found = dict(zip(there, json.loads(done.stdout), strict=True))
     return [replace(run, digests=found.get(str(path), {})) for run, path in zip(runs, newest, strict=True)]

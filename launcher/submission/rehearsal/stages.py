@@ -115,6 +115,8 @@ class Stage:
     """The allocation's; without one this process's id."""
     nodes: tuple[str, ...] = ()
     """The nodes of the allocation."""
+    kept: bool = False
+    """The runs stay, and have their names in the index."""
 
     def fit(self, wanted: Resources) -> tuple[Resources, list[str]]:
         """Return the job's shape as it fits here, and notes on what was changed. A machine runs few CPU ranks."""

@@ -55,7 +55,7 @@ def make_rerun(loaded: LoadedJob, hold: RunPaths, argv: Sequence[str]) -> submit
     attended = told is None or told.source != COMMAND_LINE  # somebody waits: what fails is told at once
     kept = replace(loaded, job=_as_rerun(loaded.job, attended=attended))
     slurm = SlurmFacts(found=True, site=spec.site) if spec.batch == "slurm" else SlurmFacts()
-    facts = gather_facts(kept, backend=spec.batch, slurm=slurm)
+    facts = gather_facts(kept, backend=spec.batch, slurm=slurm, skip=[hold.root.parent])
     facts = replace(facts, runs_dir=str(hold.root.parent))
 
     def make(now: Facts) -> SubmissionPlan:

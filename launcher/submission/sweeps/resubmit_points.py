@@ -23,7 +23,7 @@ from launcher.run.state import read_outcome
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import alone, mode_in, replacing, write_own, write_shared
+from launcher.submission.folder.run_folder import alone, mode_in, put_left_back, replacing, write_own, write_shared
 from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.job_place import array_place
@@ -57,21 +57,24 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
 def _resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list[AgainArray]:
     if not await_end([locate(paths) for paths in points]):
         raise StateError(f"{sweep.name}: some of these points are still ending in SLURM; try again in a minute")
+    with make_folder.writing(sweep):
+        put_left_back(points)
     groups: dict[str, list[Resubmission]] = {}
     for paths in points:
         again = resubmit.prepare(paths, how)
         groups.setdefault(_script_key(again), []).append(again)
-    with make_folder.writing(sweep), contextlib.ExitStack() as folders:
+    with contextlib.ExitStack() as last, make_folder.writing(sweep), contextlib.ExitStack() as folders:
         chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
         with (
             replacing(points, (*_shared(how), RunPaths(sweep).outcome.name, RunPaths(sweep).passed.name)),
             contextlib.ExitStack() as queued,
         ):
-            with signals_held():
-                ids = [_hand_over(ones, plans, queued) for ones, plans in chunks]
-                for (ones, plans), job_ids in zip(chunks, ids, strict=True):
-                    for again, made, job_id in zip(ones, plans, job_ids, strict=True):
-                        submit.record(made, job_id, by="resubmit", **again.sweep)
+            interrupted = last.enter_context(signals_held())
+            ids = [_hand_over(ones, plans, queued) for ones, plans in chunks]
+            for (ones, plans), job_ids in zip(chunks, ids, strict=True):
+                for again, made, job_id in zip(ones, plans, job_ids, strict=True):
+                    submit.record(made, job_id, by="resubmit", **again.sweep)
+            interrupted()
             queued.pop_all()
             folders.pop_all()
     return [

@@ -119,24 +119,25 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
     root = Path(first.place.root)
     points = tuple(p for chunk in chunks for p in chunk)
     scripts = {f"submit-{i}.sbatch": chunk[0].plan.array_script(len(chunk)) for i, chunk in enumerate(chunks)}
-    with contextlib.ExitStack() as undo, make_folder.writing(root):
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_shared(root, first, scripts, argv=argv)
         for number, chunk in enumerate(chunks):
             _write_points(root, number, chunk)
         _write_sweep(root, points, [None] * len(points), most)
         ids: list[str] = []
-        with signals_held():
-            for chunk in chunks:
-                ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
-                undo.callback(slurm.cancel_pending, queued)
-            entry = submit.submission_entry(first, ids[0], by="submit")
-            for one, job_id in zip(points, ids, strict=True):
-                mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
-                write_submission(one.plan.paths.submission, mine, new=True)
-            _write_sweep(root, points, ids, most)
-            index.register(root)
-            undo.callback(index.unregister, root.name)
+        interrupted = last.enter_context(signals_held())
+        for chunk in chunks:
+            ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
+            undo.callback(slurm.cancel_pending, queued)
+        entry = submit.submission_entry(first, ids[0], by="submit")
+        for one, job_id in zip(points, ids, strict=True):
+            mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
+            write_submission(one.plan.paths.submission, mine, new=True)
+        _write_sweep(root, points, ids, most)
+        index.register(root)
+        undo.callback(index.unregister, root.name)
+        interrupted()
         undo.pop_all()
     return SubmittedSweep(root, points, tuple(dict.fromkeys(job_id.partition("_")[0] for job_id in ids)))
 

@@ -75,6 +75,23 @@ def test_flat_and_nested_keys_mean_the_same() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("sweep", "wrong_key"),
+    [
+        ({"params.opt": [{"lr": 1}, {"lr": 2}], "params.opt.lr": [0.1, 0.2]}, "sweep.params.opt.lr"),
+        ({"trackers.wandb.mode": ["a"], "trackers.wandb": [None]}, "sweep.trackers.wandb.mode"),
+        ({"params.opt": [1], "params.optimizer": [2], "params.opt2.lr": [3]}, None),
+    ],
+)
+def test_no_axis_lies_below_another(sweep: dict[str, object], wrong_key: str | None) -> None:
+    """One would replace the other's values, and every point would be trained twice."""
+    _, problems = axes(sweep)
+
+    assert [(p.path, "which is varied, too" in p.message) for p in problems] == (
+        [(wrong_key, True)] if wrong_key else []
+    )
+
+
 def test_each_point_is_a_job(project: Path) -> None:
     """A point's values reach params and what is interpolated from them; its job.yaml stands alone."""
     loaded = load(

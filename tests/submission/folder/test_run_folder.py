@@ -10,7 +10,7 @@ import pytest
 from launcher.run.files import read_lines, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.submission.folder import run_folder
-from launcher.submission.folder.run_folder import replacing
+from launcher.submission.folder.run_folder import put_left_back, replacing
 
 NAMES = ("outcome.json", "lib")
 
@@ -93,3 +93,32 @@ def test_once_queued_no_failure_puts_the_old_files_back(
 
     assert [paths.outcome.read_text() for paths in runs] == ["new", "new"]
     assert not any(paths.events.exists() for paths in runs)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_a_killed_resubmission_left_is_put_back_unless_it_was_recorded(tmp_path: Path, recorded: bool) -> None:
+    """The next one finds the old code, or the new one where SLURM has the job; nothing else is left of it."""
+    (paths, other) = _runs(tmp_path)
+    paths.submission.write_text('{"job_id": "42"}')
+    (paths.lib / "old").mkdir(parents=True)
+
+    class Killed(BaseException):
+        """Stands for SIGKILL: nothing is put back."""
+
+    def resubmit() -> None:
+        with replacing([paths, other], NAMES):
+            (paths.lib / "new").mkdir(parents=True)
+            write_atomic(paths.spec, "new")
+            if recorded:
+                write_atomic(paths.submission, '{"job_id": "43"}')
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_folder, "_put_back", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            resubmit()
+    put_left_back([paths, other])
+
+    assert [p.name for p in paths.lib.iterdir()] == ["new" if recorded else "old"]
+    assert (paths.spec.read_text(), paths.outcome.exists()) == (("new", False) if recorded else ("old", True))
+    assert list(tmp_path.glob("*/.before.*")) == []

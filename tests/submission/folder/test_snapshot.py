@@ -182,6 +182,22 @@ def test_the_launchers_own_copy_can_be_imported(tmp_path: Path) -> None:
     assert not list((tmp_path / "lib").rglob("__pycache__/main*.pyc"))
 
 
+def test_of_a_read_only_installation_a_run_that_can_be_removed_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator's folders are 0555: the copies of them are the user's to write, and to remove."""
+    package = tmp_path / "site" / "launcher"
+    (package / "node").mkdir(parents=True)
+    for folder in (package, package / "node"):
+        (folder / "__init__.py").touch(0o444)
+    for folder in (package / "node", package):
+        folder.chmod(0o555)
+    monkeypatch.setattr(snapshot.launcher, "__file__", str(package / "__init__.py"))
+    snapshot.copy_launcher(tmp_path / "lib")
+
+    assert [p.stat().st_mode & 0o700 for p in (tmp_path / "lib").rglob("*") if p.is_dir()] == [0o700] * 2
+
+
 ARGS = ["args=[--db-password,hunter4]", "params.api_key=hunter3", "--", "--password", "hunter2", "--api-key=hunter1"]
 
 

@@ -1,0 +1,88 @@
+"""A command that is ended while it fills a run's folder takes back what it has begun; what no command can, the next one does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.config.load.load import LoadedJob
+from launcher.run import index
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome, write_outcome
+
+pytestmark = pytest.mark.torch
+ENDED = """
+import os, signal, sys
+from launcher.cli.main import main
+from launcher.submission.folder import snapshot
+snapshot.copy_launcher = lambda target: os.kill(os.getpid(), int(sys.argv[1]))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def _ended(home: Path, number: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command that gets a signal when it has copied the code, and before it copies the launcher."""
+    line = [sys.executable, "-c", ENDED, str(int(number)), *words]
+    return subprocess.run(line, cwd=home, capture_output=True, text=True, check=False)
+
+
+def _submitted(home: Path) -> RunPaths:
+    words = ["submit", "job.yaml", "--backend", "slurm"]
+    subprocess.run([sys.executable, "-m", "launcher", *words], cwd=home, check=True, capture_output=True)
+    paths = RunPaths(index.resolve("@last"))
+    write_outcome(paths.outcome, {"state": "failed", "reason": "it broke"})
+    return paths
+
+
+@pytest.fixture
+def code(job: Callable[..., LoadedJob], slurm: Path, home: Path) -> Path:
+    """A job file and its code; returns the script."""
+    job()
+    (home / "job.yaml").write_text("script: train.py\n")
+    return home / "train.py"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_submission_that_is_ended_leaves_nothing(code: Path, home: Path, number: int) -> None:
+    """No run that would wait for ever; the command ends by the signal."""
+    done = _ended(home, number, "submit", "job.yaml", "--backend", "slurm")
+
+    assert done.returncode == -number, done.stderr
+    assert list((home / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_resubmission_that_is_ended_leaves_the_old_code(code: Path, home: Path, slurm: Path, number: int) -> None:
+    """The next one runs it; after SIGKILL, which leaves a half of each, it puts the old code back first."""
+    paths = _submitted(home)
+    code.write_text("print('edited since')\n")
+    done = _ended(home, number, "resubmit", paths.id, "--code")
+    assert done.returncode == -number, done.stderr
+    if number != signal.SIGKILL:
+        assert (read_outcome(paths.outcome) or {})["reason"] == "it broke"
+        assert (paths.code / "train.py").read_text() == "print(1)\n"
+        assert list(paths.root.glob(".before.*")) == []
+    again = [sys.executable, "-m", "launcher", "resubmit", paths.id]
+    subprocess.run(again, cwd=home, check=True, capture_output=True)
+
+    assert (paths.code / "train.py").read_text() == "print(1)\n"
+    assert (paths.lib / "launcher" / "__init__.py").exists()
+    assert list(paths.root.glob(".before.*")) == []
+
+
+def test_a_fork_of_a_run_whose_resubmission_was_killed_has_its_old_code(code: Path, home: Path) -> None:
+    """It takes neither a half copy, nor another one than its checkpoint was made with."""
+    paths = _submitted(home)
+    paths.checkpoint(10).mkdir()
+    (paths.checkpoint(10) / "manifest.json").write_text("{}")
+    code.write_text("print('edited since')\n")
+    _ended(home, signal.SIGKILL, "resubmit", paths.id, "--code")
+    fork = [sys.executable, "-m", "launcher", "resubmit", paths.id, "--fork", "other"]
+    subprocess.run(fork, cwd=home, check=True, capture_output=True)
+
+    assert (index.resolve("other") / "code" / "train.py").read_text() == "print(1)\n"
