@@ -174,6 +174,8 @@ class WorkerFailed(Fault, type="worker_failed"):
     """All ranks that failed in the same way, when there are several."""
     refused: bool | None = None
     """Every rank ended itself with the same exit code before any progress."""
+    waited: bool | None = None
+    """It only waited for another rank, of which nothing is known: its exception says nothing of the program."""
 
 
 class Victims(Event, type="victims"):

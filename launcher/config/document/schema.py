@@ -244,7 +244,7 @@ class Restart(_Section):
     """Lower bound of the learned limit, in seconds."""
     idle_timeout_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """End an allocation that makes no progress for N minutes; 0: never. Steps, saves and evaluations are progress. Before
-    the first step, and in scripts that report no steps, so are the use of GPUs (without GPUs: of CPUs) and new or
+    the first step, behind the loops, and in scripts that report no steps, so are the use of GPUs or CPUs and new or
     changed files of checkpoint.watch."""
     max_at_risk_min: Minutes = 60.0
     """Minutes that training continues while checkpoints cannot be written."""

@@ -338,6 +338,7 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
     everybody = len(same) == round_.world_size
     who = all_ranks(len(same)) if everybody else named_ranks(f.rank for f in same)
     cause = cause_of(first, who if len(same) > 1 else "")
+    waited = is_victim(first) or cause.kind == "timeout"  # for a rank that nobody knows: its own host is not to blame
     key = signature(first)
     before = board.budgets.same[key] if key is not None else 0
     stepped = round_.stepped or (first.step or 0) > round_.first
@@ -351,9 +352,9 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
         cause=cause,
         ranks=[{"rank": f.rank, "host": f.host} for f in same] if len(same) > 1 else [],
         refused=refused or None,
+        waited=waited or None,
     )
     refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
-    waited = is_victim(first) or cause.kind == "timeout"  # for a rank that nobody knows: its own host is not to blame
     hosts = () if waited else tuple(dict.fromkeys(f.host for f in same))
     return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
 

@@ -32,7 +32,7 @@ class Budgets:
     restarts: Counter[str] = field(default_factory=Counter)
     """By kind of evidence, since the last new committed progress."""
     same: Counter[tuple[Any, ...]] = field(default_factory=Counter)
-    """By exception, place and step. Where no step is told, it is the same one again only without progress in between."""
+    """By exception, place and step. Where no step is told, new files of the script begin the count anew, and time does not."""
     progressed: bool = False
     """Anything is known to have been done since somebody last submitted the run."""
     refusals: Counter[int] = field(default_factory=Counter)
@@ -115,6 +115,8 @@ class Budgets:
             return
         if e.step is not None:
             self.best_step = e.step
+        if e.step is None:  # a script's own files: what fails in the same way now fails at another place
+            self.same = Counter({key: count for key, count in self.same.items() if key[1] is not None})
         self._progress(little=self._yields_little(e.t))
 
     def _yields_little(self, now: float) -> bool:
@@ -127,8 +129,6 @@ class Budgets:
         self.progressed = True
         self.advances += 1
         self.restarts.clear()
-        for key in [key for key in self.same if key[1] is None]:
-            del self.same[key]
         self.idle_attempts = 0
         if not little:
             self.poor_attempts = 0
@@ -143,7 +143,9 @@ class Budgets:
         self.best_step = -1  # its first round says where it goes on from
 
     def _on_worker_failed(self, e: ev.WorkerFailed, cause: Cause) -> None:
-        if (key := signature_of(cause, e.step)) is not None:
+        key = signature_of(cause, e.step)
+        # A connection that breaks now and then, at the same line, ends no script that tells no steps.
+        if key is not None and not (e.waited and e.step is None):
             self.same[key] += 1
         if e.refused and cause.exit_code is not None:
             self.refusals[cause.exit_code] += 1

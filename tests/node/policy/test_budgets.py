@@ -36,15 +36,22 @@ def test_the_same_exception_is_counted_across_progress():
     assert not b.same
 
 
-@pytest.mark.parametrize("progress", [an_event("saved", step=None, path="out/1"), an_event("progress_assumed")])
-def test_the_same_exception_without_a_step_is_another_one_after_progress(progress):
-    """A plain script tells no step: what interrupts it once a day comes at another place each time, and never adds up."""
-    failed = an_event("worker_failed", t=0, step=None, cause={"exception": "OSError", "frames": []})
-    b = Budgets().feed_all([failed, failed])
-    assert list(b.same.values()) == [2]
+@pytest.mark.parametrize(
+    ("between", "waited", "counted"),
+    [
+        (an_event("saved", step=None, path="out/1"), None, [1]),
+        (an_event("progress_assumed"), None, [3]),
+        (an_event("progress_assumed"), True, []),
+    ],
+    ids=["new files", "time alone", "a connection that breaks"],
+)
+def test_the_same_exception_without_a_step(between, waited, counted):
+    """A plain script tells no step. Its files show that it got on; time does not: it may fail there for ever. A broken connection never adds up."""
+    cause = {"exception": "RuntimeError", "frames": []}
+    failed = an_event("worker_failed", t=0, step=None, cause=cause, waited=waited)
+    b = Budgets().feed_all([failed, failed, between, failed])
 
-    b.feed_all([progress, failed])
-    assert list(b.same.values()) == [1]
+    assert list(b.same.values()) == counted
 
 
 def test_attempts_without_progress_are_counted_in_a_row():
