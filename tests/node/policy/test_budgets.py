@@ -46,7 +46,7 @@ def test_the_same_exception_is_counted_across_progress():
     ids=["new files", "time alone", "a connection that breaks"],
 )
 def test_the_same_exception_without_a_step(between, waited, counted):
-    """A plain script tells no step. Its files show that it got on; time does not: it may fail there for ever. A broken connection never adds up."""
+    """A plain script tells no step. Its files show that it got on; time does not. A broken connection never adds up."""
     cause = {"exception": "RuntimeError", "frames": []}
     failed = an_event("worker_failed", t=0, step=None, cause=cause, waited=waited)
     b = Budgets().feed_all([failed, failed, between, failed])
