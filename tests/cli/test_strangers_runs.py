@@ -36,10 +36,11 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
     tools = tmp_path / "tools"
     tools.mkdir()
+    job = 'for word; do case "$word" in --jobs=*) job=${word#--jobs=};; esac; done'
+    known = f"{job}; echo '{squeue_line('JOB', 'RUNNING')}' | sed \"s/JOB/$job/g\""
     for name in ("squeue", "scancel", "scontrol", "sacct", "sbatch"):
-        (tools / name).write_text(
-            f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/asked\n[ {name} != squeue ] || echo "{squeue_line("42", "RUNNING")}"\n'
-        )
+        answer = known if name == "squeue" else ""
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/asked\n{answer}\n')
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
