@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from planning import facts
@@ -270,18 +272,32 @@ def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     assert not make_folder.make_run_folder(paths.root, "group")
 
 
+@pytest.fixture
+def private(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Gives the umask 077 for a while. What Python compiles meanwhile is not kept: nobody else could read it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    @contextlib.contextmanager
+    def set_umask() -> Iterator[None]:
+        before = os.umask(0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+    return set_umask
+
+
 def test_the_group_reads_a_shared_runs_code_and_logs_whatever_the_umask(
-    job: Make, local: Callable[..., submit.Submitted], home: Path
+    job: Make, local: Callable[..., submit.Submitted], home: Path, private: Callable[[], Any]
 ) -> None:
     """The umask is 077, the code's files are the user's alone: what the run has of them, and its agents' logs, are not."""
-    before = os.umask(0o077)
-    try:
+    with private():
         (home / "source" / "lab").mkdir(parents=True)
         (home / "source" / "lab" / "a.py").write_text("")
         one = local(job(share="group"), code=CodeFacts(root=str(home / "source"), files=(("lab/a.py", 0),)))
         _until(lambda: read_outcome(one.paths.outcome), "the outcome")
-    finally:
-        os.umask(before)
     (log,) = one.paths.submitit.glob("*_log.out")
     found = [one.paths.code / "lab", one.paths.code / "lab" / "a.py", one.paths.lib / "launcher" / "__init__.py", log]
 
@@ -514,15 +530,12 @@ def test_a_changed_after_is_waited_for(job: Make, slurm: Path, home: Path) -> No
 @pytest.mark.torch
 @pytest.mark.parametrize(("share", "modes"), [("group", (0o750, 0o750, 0o640)), ("none", (0o700, 0o700, 0o640))])
 def test_a_changed_share_is_that_of_the_folder(
-    job: Make, slurm: Path, home: Path, share: str, modes: tuple[int, int, int]
+    job: Make, slurm: Path, home: Path, private: Callable[[], Any], share: str, modes: tuple[int, int, int]
 ) -> None:
     """The group can read the code that was copied under the umask 077, or nobody can enter the folder any more."""
-    before = os.umask(0o077)
-    try:
+    with private():
         (home / "source").mkdir()
         first = _submit(job(name="net", share="none" if share == "group" else "group"), _facts(home))
-    finally:
-        os.umask(before)
     _ended(first.paths)
     paths = resubmit.resubmit(first.paths, resubmit.Again(overrides=(f"share={share}",))).paths
 

@@ -65,9 +65,13 @@ def _pack(fd: int, staged: StagedFiles) -> None:
     with open(fd, "wb") as f:
         with tarfile.open(fileobj=f, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for name, source in members(staged.roots, staged.packages):
-                # A Python that runs meanwhile replaces what it has compiled.
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     _add(archive, source, name)
+                except FileNotFoundError:  # a Python that runs meanwhile replaces what it has compiled
+                    continue
+                except PermissionError:  # what it compiled for itself alone, under the umask 077: Python does without
+                    if not name.endswith(".pyc"):
+                        raise
         f.flush()
         os.fsync(f.fileno())
 

@@ -209,6 +209,28 @@ def test_what_nodes_unpack_can_be_removed(python: Interpreter, folder: Path, tmp
     assert packed(staged_files(python, str(folder)))["1/lib"].mode & 0o700 == 0o700
 
 
+@pytest.mark.parametrize(("name", "refused"), [("a.pyc", False), ("a.py", True)])
+def test_what_python_compiled_for_another_user_is_left_out(
+    python: Interpreter, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, refused: bool
+) -> None:
+    """The umask 077 of whoever imported first: Python does without such a file, and so do the nodes. A source is no such file."""
+    (tmp_path / "venv" / "lib" / name).touch()
+    add = archive._add
+
+    def add_or_refuse(made: tarfile.TarFile, source: str, member: str) -> None:
+        if source.endswith(f"lib/{name}"):
+            raise PermissionError(13, "Permission denied", source)
+        add(made, source, member)
+
+    monkeypatch.setattr(archive, "_add", add_or_refuse)
+    staged = staged_files(python, str(folder))
+    if refused:
+        with pytest.raises(SnapshotError, match="Permission denied"):
+            archive.write(staged)
+    else:
+        assert "0/lib/site-packages/torch/__init__.py" in packed(staged)
+
+
 @pytest.mark.parametrize("what", ["folder", "archive"])
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a file to another user")
 def test_what_somebody_else_could_have_written_is_not_run(python: Interpreter, folder: Path, what: str) -> None:
