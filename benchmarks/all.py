@@ -96,9 +96,8 @@ BENCHMARKS: dict[str, list[Figure]] = {
     "step_overhead.py --ranks 1 --hidden 512 --layers 2 --pairs 400 --block 10 --cpu": [overhead("the same, steps of 5 ms")],
     "step_overhead.py --ranks 1 --hidden 2048 --layers 1 --pairs 200 --block 5 --cpu": [overhead("the same, steps of 40 ms")],
     "checkpoint.py --mb 512 --pairs 3": [
-        Figure(f"a save blocks a {kind} for", rf"^{kind}, median.*ours blocked{NUMBER}", "s",
-               peers=(("torch.save and fsync", rf"^{kind}, median.*fsync{NUMBER}"), ("DCP async_save", rf"^DCP async_save: blocked{NUMBER}")))
-        for kind in ("task", "function")
+        Figure("a save blocks training for", rf"^median.*ours blocked{NUMBER}", "s",
+               peers=(("torch.save and fsync", rf"^median.*fsync{NUMBER}"), ("DCP async_save", rf"^DCP async_save: blocked{NUMBER}"))),
     ],
     **{
         f"scale.py --nodes {nodes} --seconds 10 --json": [

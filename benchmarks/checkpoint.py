@@ -1,8 +1,8 @@
 """How long a save blocks training: ours against ``torch.save`` + fsync and DCP's async_save, in turns on one state.
 
 ``python benchmarks/checkpoint.py [--mb 512] [--pairs 7] [--dir .]`` prints medians. A model of about a third of the size and
-Adam's two moments make the state. Ours is measured while a training step runs over and over, and so is what the write
-behind it costs: the slow-down of those steps until the file is durable.
+Adam's two moments make the state: the weights are copied at the boundary, the moments behind the next passes. Ours is measured while
+a training step runs over and over, and so is what the write behind it costs: the slow-down of those steps until the file is durable.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from torch.distributed import checkpoint as dcp
 
 from launcher.run.message_lines import Channel
 from launcher.training.checkpoint.write import CheckpointWriter
-
-KINDS = ("task", "function")
-"""A task's weights are copied behind the next passes, too; a function's own code may write to them, so they are not."""
 
 
 def build(megabytes: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -81,13 +78,10 @@ def overlapped(
     folder: Path,
     number: int,
     batch: torch.Tensor,
-    kind: str,
 ) -> tuple[float, float, float]:
-    """(seconds blocked, seconds until durable, extra seconds of the steps meanwhile); blocked as a job of ``kind`` is."""
+    """(seconds blocked, seconds until durable, extra seconds of the steps meanwhile)."""
     lone = min(lone_step(model, optimizer, batch) for _ in range(2))
     late = {v.data_ptr() for s in optimizer.state.values() for v in s.values()}
-    if kind == "task":
-        late |= {p.data_ptr() for p in model.parameters()}
     began = time.perf_counter()
     saver.save(
         number, folder / f"tmp.{number}", lambda: [("state.pt", tree(model, optimizer))], {}, copy=True, late=late
@@ -125,31 +119,27 @@ def main() -> None:
     saver = CheckpointWriter(Channel(worker), torch.device("cpu"))
     model, optimizer = build(arguments.mb)
     batch = torch.randn(arguments.batch, 2048)
-    rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in KINDS}
+    rows: list[tuple[float, ...]] = []
     dcp_s: list[tuple[float, float]] = []
     try:
-        overlapped(saver, model, optimizer, folder, 0, batch, KINDS[0])  # the first save allocates the buffers
-        for number in range(1, arguments.pairs * len(KINDS) + 1):
-            kind = KINDS[number % len(KINDS)]
+        overlapped(saver, model, optimizer, folder, 0, batch)  # the first save allocates the buffers
+        for number in range(1, arguments.pairs + 1):
             sync_s = synchronous(tree(model, optimizer), folder)
             dcp_s.append(dcp_async(tree(model, optimizer), folder))
-            found = overlapped(saver, model, optimizer, folder, number, batch, kind)
-            rows[kind].append((sync_s, *found, found[0] / sync_s))
+            found = overlapped(saver, model, optimizer, folder, number, batch)
+            rows.append((sync_s, *found, found[0] / sync_s))
             shutil.rmtree(folder / f"tmp.{number}")
-            print(
-                f"{kind}: torch.save+fsync {sync_s:.3f} s; ours blocked {found[0]:.3f} s, durable after {found[1]:.3f} s"
-            )
+            print(f"torch.save+fsync {sync_s:.3f} s; ours blocked {found[0]:.3f} s, durable after {found[1]:.3f} s")
     finally:
         shutil.rmtree(folder)
         dist.destroy_process_group()
     blocked, durable = (statistics.median(column) for column in zip(*dcp_s[1:], strict=True))
     print(f"DCP async_save: blocked {blocked:.3f} s, durable after {durable:.3f} s, with nothing beside it")
-    for kind, pairs in rows.items():
-        sync_s, blocked, total, slowed, share = (statistics.median(column) for column in zip(*pairs, strict=True))
-        print(
-            f"{kind}, median of {len(pairs)} pairs: torch.save+fsync {sync_s:.3f} s; ours blocked {blocked:.3f} s ({share:.3f} "
-            f"of it, at most {max(p[-1] for p in pairs):.3f}), durable after {total:.3f} s, steps meanwhile {slowed:.3f} s slower"
-        )
+    sync_s, blocked, total, slowed, share = (statistics.median(column) for column in zip(*rows, strict=True))
+    print(
+        f"median of {len(rows)} pairs: torch.save+fsync {sync_s:.3f} s; ours blocked {blocked:.3f} s ({share:.3f} "
+        f"of it, at most {max(row[-1] for row in rows):.3f}), durable after {total:.3f} s, steps meanwhile {slowed:.3f} s slower"
+    )
 
 
 if __name__ == "__main__":

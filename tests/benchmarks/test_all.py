@@ -19,8 +19,7 @@ PRINTED = {
     "rounds.py": "kill -9 to the first step beyond: median 0.860 s, max 1.050 s\nwithout the steps done again:     median 0.590 s, max 0.680 s",
     "step_overhead.py": "361 pairs: ours 4.2 ms per step, plain DDP 4.1 ms\nmore a step: 33.1 µs (95 %: 30.0 to 36.0)",
     "checkpoint.py": "DCP async_save: blocked 0.121 s, durable after 0.280 s, with nothing beside it\n"
-    "task, median of 2 pairs: torch.save+fsync 0.215 s; ours blocked 0.006 s (0.023 of it, at most 0.043), durable after 1.3 s\n"
-    "function, median of 2 pairs: torch.save+fsync 0.141 s; ours blocked 0.073 s (0.519 of it, at most 0.777), durable after 1.0 s",
+    "median of 2 pairs: torch.save+fsync 0.141 s; ours blocked 0.073 s (0.519 of it, at most 0.777), durable after 1.0 s",
     "scale.py": '{"nodes": 2000, "ordered_s": 7.68, "leader_cpu": 0.2104, "lag_max_s": 0.066, '
     '"restart_s": 1.05, "agreed_s": 0.49, "saved_s": 2.67, "rss_mb": 148}',
     "startup.py": "| launcher | 5.25 | 5.0 | 5.5 | [1] |\n| srun | 18.90 | 18 | 19 | [4] |\n| torchrun | 22.30 | 22 | 23 | [5] |",
