@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -111,7 +112,8 @@ def _make_relative(path: str, tmp: Path) -> None:
     if not os.path.islink(path) or not os.path.isabs(target := os.readlink(path)) or not os.path.exists(path):
         return
     if tmp in Path(target).parents:
-        new = f"{path}.relative.{os.getpid()}"  # every rank does this: the last one to rename has the same
+        # Made beside the folder, which the other ranks are listing; each of them does the same.
+        new = tmp.with_name(f"{tmp.name}-link-{secrets.token_hex(8)}")
         os.symlink(os.path.relpath(target, os.path.dirname(path)), new)
         os.replace(new, path)
 

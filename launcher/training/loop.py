@@ -7,6 +7,7 @@ import importlib
 import inspect
 import math
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def _check(task: Training) -> None:
         if (value := getattr(task, name)) not in choices:
             raise CodeError(f"{type(task).__name__}.{name} must be {' or '.join(choices)}, not {value!r}")
     for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
-        if type(value := getattr(task, name)) is not int or value < (0 if name == "epochs" else 1):
+        if not isinstance(value := getattr(task, name), Integral) or value < (0 if name == "epochs" else 1):
             raise CodeError(f"{type(task).__name__}.{name} must be a whole number of at least 1, not {value!r}")
 
 

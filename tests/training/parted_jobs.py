@@ -27,6 +27,24 @@ def trains(worker: Any, *, steps: int = 12) -> None:
     print("weights", worker.steps_done, digest(model), flush=True)
 
 
+def schedules_first(worker: Any) -> None:
+    """Epochs whose scheduler steps before their first batch: a resume repeats that."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(8, 5)
+    fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
+    data = torch.utils.data.TensorDataset(torch.randn(24, 8, generator=torch.Generator().manual_seed(5)))
+    for epoch in worker.epochs(3):
+        if epoch:
+            scheduler.step()
+        for (batch,) in worker.batches(data, 4):
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def changes_at_its_end(worker: Any) -> None:
     """A loop over `batches`, after which the user's last lines change the weights."""
     torch.manual_seed(3)

@@ -331,7 +331,7 @@ class Saver:
                 work,
                 self.paths.root,
                 enough=lambda: self._hurry(),
-                refused=lambda error: self._refused(error),
+                refused=self._refused,
                 also=_FULL,
             )
         except OSError as error:

@@ -118,7 +118,7 @@ class Reference:
         held = self._held
         if any(tensor._version != version for tensor, version, _ in held):
             return False
-        return all(bits is None or torch.equal(bits, sum_of_bits(tensor)) for tensor, _, bits in held)
+        return all(bits is None or bool(bits == sum_of_bits(tensor)) for tensor, _, bits in held)
 
     def _hold(self, leaf: Any, _: _Path) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -126,13 +126,18 @@ class Reference:
         tensor = leaf.detach()  # shares the version counter
         if tensor.numel() * tensor.element_size() <= _SMALL:
             return tensor.clone()
-        bits = sum_of_bits(tensor) if tensor.layout is torch.strided and not tensor.is_meta else None
-        self._held.append((tensor, tensor._version, bits))
+        self._held.append((tensor, tensor._version, sum_of_bits(tensor)))
         return tensor
 
 
-def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a dense tensor's bytes taken as whole numbers, modulo 2**64, where the tensor is: it moves at memory's speed."""
+def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the sum of a tensor's bytes taken as whole numbers, modulo 2**64, where the tensor is: it moves at memory's speed.
+
+    Of a DTensor it is that of this rank's part: no rank meets another. None for a tensor that is not dense, or on no device.
+    """
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return None
     data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     whole = data.numel() // 8 * 8
     if data.storage_offset() % 8:

@@ -210,9 +210,10 @@ class Registered:
 
     def tell_unstepped(self) -> None:
         """Warn, once, that an item of `Worker.batches` ended without a step of the optimizers that are registered."""
-        scaled = any(isinstance(thing, torch.amp.GradScaler) for thing in self.shared.values())  # it skips steps
-        if self._place.rank == 0 and self.optimizers and not scaled and not self._told_unstepped:
-            self._told_unstepped = True
+        if self._told_unstepped or self._place.rank != 0 or not self.optimizers:
+            return
+        self._told_unstepped = True
+        if not any(isinstance(thing, torch.amp.GradScaler) for thing in self.shared.values()):  # it skips steps
             self._warn(UNSTEPPED)
 
     def complete(self) -> None:
@@ -257,8 +258,7 @@ class Registered:
 
 
 def _bits(leaf: Any, _: object) -> Any:
-    dense = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not leaf.is_meta
-    return sum_of_bits(leaf) if dense else leaf
+    return sum_of_bits(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _cloned(value: Any) -> Any:

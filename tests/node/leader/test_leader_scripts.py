@@ -218,16 +218,21 @@ def test_a_rank_that_left_early_is_named_not_those_that_missed_it(world, virtual
     assert [v["rank"] for v in victims["ranks"]] == [0, 1, 3]
 
 
+async def all_but_rank_0_end(w):
+    """As soon as all four ranks are there, three exit with code 0."""
+    await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+    for rank in (1, 2, 3):
+        w.find(rank).task.cancel()
+        w.find(rank).node.exited(w.find(rank), 0, None)
+
+
 def test_an_upload_that_fails_when_the_others_are_done_is_its_own_cause(world, virtual):
     """Ranks that have ended as they should are not blamed for a refused connection that is none of torch's."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
     w.worker_class = plain_script(w)
 
     async def script():
-        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
-        for rank in (1, 2, 3):
-            w.find(rank).task.cancel()
-            w.find(rank).node.exited(w.find(rank), 0, None)
+        await all_but_rank_0_end(w)
         await asyncio.sleep(1)
         w.find(0).fail("ConnectionRefusedError", "[Errno 111] Connection refused")
 
@@ -251,10 +256,7 @@ def test_ranks_that_left_long_before_are_not_the_cause(world, virtual, waited_s,
     w.worker_class = plain_script(w)
 
     async def script():
-        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
-        for rank in (1, 2, 3):
-            w.find(rank).task.cancel()
-            w.find(rank).node.exited(w.find(rank), 0, None)
+        await all_but_rank_0_end(w)
         await asyncio.sleep(waited_s)
         w.find(0).fail("RuntimeError", said)
 

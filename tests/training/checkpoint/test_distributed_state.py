@@ -52,6 +52,18 @@ def test_parts_are_saved_whole_and_a_resume_is_exact(tmp_path: Path) -> None:
 
 
 @needs_fsdp2
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_what_a_resume_repeats_leaves_no_trace_in_parts(tmp_path: Path, step: int) -> None:
+    """A scheduler's step before an epoch's first batch runs again: each rank sees that by its own parts, and loads them once more."""
+    spec = make_spec(tmp_path / "full", "parted_jobs:schedules_first", 2, kind="function", checkpoint=EVERY)
+    full = run(spec, 2)
+    spec = make_spec(tmp_path / "again", "parted_jobs:schedules_first", 2, kind="function", checkpoint=EVERY)
+    again = run(spec, 2, resume=full.paths.checkpoint(step))
+
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+@needs_fsdp2
 @pytest.mark.parametrize(("ranks", "later"), [(2, 1), (1, 3), (3, 2)])
 def test_another_number_of_ranks_goes_on_with_the_same_weights(tmp_path: Path, ranks: int, later: int) -> None:
     """30 and 5 rows do not divide evenly by 2 and 3: what is cut and joined again has not changed by a bit."""
