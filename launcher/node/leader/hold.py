@@ -79,6 +79,8 @@ class Hold:
         self._board = board
         self._rerun: _Rerun | None = None
         self._concluding: asyncio.Future[None] | None = None
+        self._asking: dict[str, asyncio.Future[None]] = {}
+        """Runs that were asked for while another one is there, until they begin or are refused."""
 
     # --- what commands and agents say ---
 
@@ -90,13 +92,28 @@ class Hold:
         elif board.interrupted is not None or board.phase == "ended":
             link.send(RerunRefused(run=said.run, why=f"{board.spec.id} is ending"))
         elif rerun is not None:
-            other = rerun.order.run
-            link.send(RerunRefused(run=said.run, why=f"{other} still runs: launcher cancel {other} ends it"))
+            self._asking[said.run] = asyncio.ensure_future(self._asked_during(rerun, link, said))
         else:
             try:
                 self._rerun = _Rerun(said, board.paths.beside(said.run), [link])
             except ValueError as error:
                 link.send(RerunRefused(run=said.run, why=str(error)))
+
+    async def _asked_during(self, rerun: _Rerun, link: wire.Link, said: StartRerun) -> None:
+        """Take a run that is asked for while ``rerun`` is there.
+
+        One that has written how it ended is over for its user: the next begins when its agents have left, within seconds.
+        """
+        board, other = self._board, rerun.order.run
+        ended = await board.blocking(lambda: read_outcome(rerun.paths.outcome))
+        if ended is not None:
+            await board.until(lambda now: self._rerun is not rerun or said.run not in self._asking or None)
+        if self._asking.pop(said.run, None) is None:
+            return  # stopped meanwhile
+        if self._rerun is rerun:
+            link.send(RerunRefused(run=said.run, why=f"{other} still runs: launcher cancel {other} ends it"))
+        else:
+            self.asked(link, said)
 
     def _asked_to_stop(self, link: wire.Link, said: StopRerun) -> None:
         rerun, board = self._rerun, self._board
@@ -104,6 +121,8 @@ class Hold:
         text, left_s = "the user ran `launcher cancel`", window_s(kind.value, board.spec)
         if said.run == board.spec.id:
             board.stop_wanted(kind, text, left_s)
+        elif self._asking.pop(said.run, None) is not None:
+            link.send(RerunRefused(run=said.run, why="it was stopped before it began"))
         elif rerun is None or rerun.order.run != said.run:
             link.send(RerunRefused(run=said.run, why=f"{said.run} does not run any more"))
         else:

@@ -159,6 +159,30 @@ def test_a_second_run_waits_for_nobody(hold, virtual):
     assert {o["run"] for o in w.orders} == {"a"}
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_follows_one_that_has_written_how_it_ended(hold, virtual, stopped):
+    """Its command has returned by then, while its agents are still leaving: `rerun && rerun` refused the second one. Ctrl-C stops it there, too."""
+
+    async def script(w):
+        folder(w, "a"), folder(w, "b")
+        joins = w.nodes[1].on_join_rerun
+        w.nodes[1].on_join_rerun = lambda m: (joins(m), w.nodes[1].over.cancel())  # it stays until the hold ends its part
+        first, second = Caller(w).connect(), Caller(w).connect()
+        first.start("a")
+        await w.until(lambda: read_outcome(w.paths.root.parent / "a" / "outcome.json"))
+        second.start("b")
+        if stopped:
+            await asyncio.sleep(1)
+            second.stop("b")
+            assert (await second.says("rerun_refused"))["why"] == "it was stopped before it began"
+        assert (await first.says("rerun_finished"))["state"] == "completed"
+        if not stopped:
+            assert (await second.says("rerun_finished"))["state"] == "completed"
+
+    w, _ = runs(hold, virtual, script)
+    assert [e["run"] for e in w.events("rerun_started")] == (["a"] if stopped else ["a", "b"])
+
+
 def test_a_command_stops_its_run_and_the_hold_stays(hold, virtual):
     """The rerun's leader, on its first node, is told; whoever asked hears of the end."""
 
