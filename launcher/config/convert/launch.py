@@ -125,7 +125,7 @@ def looks_like_a_launch(words: Sequence[ShellWord]) -> bool:
     """Tell whether a command may start the training in a way that is not known here."""
     texts = [word.text for word in words]
     first = texts[0].rsplit("/", 1)[-1] if texts else ""
-    starts = first in ("srun", *_MPI, *_SHELLS, *_STARTING) or first.endswith(".sh")
+    starts = first in ("srun", *_MPI, *_SHELLS, *_STARTING) or first.endswith(".sh") or first.startswith("$")
     return starts or any(text.endswith(".py") or bool(_PYTHON.fullmatch(text)) or text in STARTERS for text in texts)
 
 

@@ -23,14 +23,13 @@ _KNOWN_LATER = {
     **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID"), "${run.id}"),
     "SLURM_JOB_NAME": "${run.name}",
     "SLURM_SUBMIT_DIR": _HERE,
-    **{
-        name: f"${{oc.env:{name}}}"
-        for name in (
-            "HOME", "USER", "LOGNAME", "SCRATCH", "WORK", "PROJECT", "DATA", "STORE", "GROUP_HOME", "WORKDIR", "PWD",
-        )
-    },
-}  # fmt: skip
-"""What stands for a variable in a job file: known once the run has a directory, or at submission."""
+}
+"""What stands for a variable of SLURM in a job file: known once the run has a directory."""
+_CERTAIN = {_HERE, *(f"${{oc.env:{name}}}" for name in ("HOME", "USER", "LOGNAME"))}
+_OF_NODES = re.compile(
+    r"\d+|HOST\w*|TMPDIR|TMP|TEMP|RANDOM|SRANDOM|SECONDS|EPOCH\w+|LINENO|SHLVL|PPID|E?UID|OLDPWD|BASH\w*|_|OMP_NUM_THREADS|NODE_RANK"
+)
+"""Variables that are others on the nodes than where ``launcher submit`` runs."""
 _ARRAY_ID = "SLURM_ARRAY_TASK_ID"
 
 
@@ -106,6 +105,9 @@ class ScriptDraft(Draft):
                 text += literal(piece)
             elif (value := self._known_later(piece)) is not None:
                 backslashes = len(text) - len(text.rstrip("\\"))
+                if "environment.setup" in self.values and re.fullmatch(r"\$\{oc\.env:\w+\}", value) and value not in _CERTAIN:
+                    said = "if a line of environment.setup sets it, write the value itself"
+                    self.leave(f"{self.short(piece.text)} is taken from the environment of launcher submit; {said}.")
                 text += "\\" * backslashes + value
             else:
                 unknown.append(piece)
@@ -119,11 +121,11 @@ class ScriptDraft(Draft):
         name, default = found[1] or found[2], found[3]
         if name == _ARRAY_ID and "sweep" in self.values:
             return "${params.array_task_id}"
-        if default is None:
-            return _KNOWN_LATER.get(name)
-        if OWNED_VARIABLES.fullmatch(name) or secret_name(name):
+        if default is None and name in _KNOWN_LATER:
+            return _KNOWN_LATER[name]
+        if OWNED_VARIABLES.fullmatch(name) or _OF_NODES.fullmatch(name) or secret_name(name):
             return None
-        return f"${{oc.env:{name},'{default}'}}"
+        return f"${{oc.env:{name}}}" if default is None else f"${{oc.env:{name},'{default}'}}"
 
     def means_the_same_on_nodes(self, text: str, *, each_rank: bool = False) -> bool:
         """Tell whether shell text may run on each node: it has no argument of the script, no rank, no other number."""

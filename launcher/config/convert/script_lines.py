@@ -66,6 +66,8 @@ def _is_silent(words: Sequence[str]) -> bool:
 def _sets_variables(script: ScriptDraft, command: Command) -> bool:
     """Follow what only changes the shell's variables; tell whether the command is that."""
     scope, words = script.scope, command.words
+    while len(words) > 1 and _ASSIGNMENT.fullmatch(words[0]):
+        words = words[1:]  # IFS=, read A B
     first = words[0]
     if element := _ELEMENT.fullmatch(first):
         scope.forget(element[1])

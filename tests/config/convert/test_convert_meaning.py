@@ -26,7 +26,7 @@ def made_of(script: str, directives: str = "--nodes=1") -> tuple[dict[str, Any],
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory, and the variables that job files name."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOME", "USER", "PWD", "SCRATCH"):
+    for name in ("HOME", "USER", "PWD", "SCRATCH", "MY_DATA", "A", "B", "CUDA_HOME"):
         monkeypatch.setenv(name, f"/{name.lower()}")
     return tmp_path
 
@@ -41,7 +41,7 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "a default of a variable from outside": ("python t.py ${USER:-x} ${LR:-1e-3}", ["/user", "1e-3"]),
     "a default of an argument": ("python t.py ${1:-q} ${2-r}", ["q", "r"]),
     "a default of an empty variable": ('A=""; python t.py ${A:-b} "${A-b}" ${A:+c} ${A+d}', ["b", "", "d"]),
-    "a default that is set": (": ${A:=b}; python t.py $A", ["b"]),
+    "a default that is set": (": ${Q:=b}; python t.py $Q", ["b"]),
     "the value where the program is started": ("A=1; srun python t.py $A; A=2; python e.py $A", [1]),
     "an empty variable": ('A=; python t.py $A "$A" b', ["", "b"]),
     "a variable of several words": ("A='b c'; python t.py $A --x=$A \"$A\"", ["b", "c", "--x=b", "c", "b c"]),
@@ -53,6 +53,7 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "text that looks like a key": ("python t.py '${foo}' 'a\\${b}' '\\\\'$HOME", ["${foo}", "a\\${b}", "\\\\/home"]),
     "text with a backslash before a variable": ("python t.py 'a\\'\"$HOME\"", ["a\\/home"]),
     "arithmetic": ("N=3; python t.py $((N * 2))", [6]),
+    "variables from outside": ("python t.py $MY_DATA/x ${A} \"$B\"", ["/my_data/x", "/a", "/b"]),
     "eval": ("eval \"python t.py --a 'b c'\"", ["--a", "b c"]),
 }
 
@@ -78,6 +79,9 @@ NOTED: dict[str, tuple[str, str]] = {
     "its variable": ("for i in 1 2; do python t.py $i; done", "$i in args"),
     "a case": ("case $1 in a) A=1;; *) A=2;; esac; python t.py $A", "$A in args"),
     "what is read": ("read -r A B < f; python t.py $B", "$B in args"),
+    "what is read from a list": ("IFS=, read -r A B <<< $L; python t.py $B", "$B in args"),
+    "a name of the node's own": ("python t.py $TMPDIR ${HOSTNAME}", "${HOSTNAME} in args: no shell reads args"),
+    "a name that a module may set": ("module load cuda; python t.py $CUDA_HOME", "$CUDA_HOME is taken from the environment of launcher submit"),
     "a pattern": ("python t.py *.txt", "*.txt in args: no shell reads args"),
     "braces": ("python t.py {1..3}", "{1..3} in args"),
     "an array job's number without an array": ("python t.py $SLURM_ARRAY_TASK_ID", "$SLURM_ARRAY_TASK_ID in args"),
@@ -249,6 +253,7 @@ LEFT: dict[str, tuple[str, str]] = {
     ),
     "a command after the training": ("python t.py; cp a b", "cp a b: it comes after the training"),
     "a function that nothing calls": ("f() { cp a b; }; python t.py", "the function f is not called"),
+    "a program that a loop names": ("for i in 1 2; do L=a; srun bash -c '$L $i'; done", "launcher init does not know what this starts"),
     "a script in another file": ("srun bash run.sh; python -c 1", "launcher init does not know what this starts"),
     "a name of the launcher's": ("export LAUNCHER_ARGS=a; python t.py", "LAUNCHER_ARGS: SLURM or the launcher sets"),
     "a name of SLURM's": ("export SBATCH_A=a TORCHELASTIC_B=b; python t.py", "TORCHELASTIC_B: SLURM or the launcher sets"),
