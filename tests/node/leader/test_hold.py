@@ -161,7 +161,7 @@ def test_a_second_run_waits_for_nobody(hold, virtual):
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_run_follows_one_that_has_written_how_it_ended(hold, virtual, stopped):
-    """Its command has returned by then, while its agents are still leaving: `rerun && rerun` refused the second one. Ctrl-C stops it there, too."""
+    """Its command has returned, and its agents are still leaving: `rerun && rerun` refused the second one. Ctrl-C stops it there, too."""
 
     async def script(w):
         folder(w, "a"), folder(w, "b")
