@@ -105,7 +105,11 @@ class ScriptDraft(Draft):
                 text += literal(piece)
             elif (value := self._known_later(piece)) is not None:
                 backslashes = len(text) - len(text.rstrip("\\"))
-                if "environment.setup" in self.values and re.fullmatch(r"\$\{oc\.env:\w+\}", value) and value not in _CERTAIN:
+                if (
+                    "environment.setup" in self.values
+                    and re.fullmatch(r"\$\{oc\.env:\w+\}", value)
+                    and value not in _CERTAIN
+                ):
                     said = "if a line of environment.setup sets it, write the value itself"
                     self.leave(f"{self.short(piece.text)} is taken from the environment of launcher submit; {said}.")
                 text += "\\" * backslashes + value

@@ -53,7 +53,7 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "text that looks like a key": ("python t.py '${foo}' 'a\\${b}' '\\\\'$HOME", ["${foo}", "a\\${b}", "\\\\/home"]),
     "text with a backslash before a variable": ("python t.py 'a\\'\"$HOME\"", ["a\\/home"]),
     "arithmetic": ("N=3; python t.py $((N * 2))", [6]),
-    "variables from outside": ("python t.py $MY_DATA/x ${A} \"$B\"", ["/my_data/x", "/a", "/b"]),
+    "variables from outside": ('python t.py $MY_DATA/x ${A} "$B"', ["/my_data/x", "/a", "/b"]),
     "eval": ("eval \"python t.py --a 'b c'\"", ["--a", "b c"]),
 }
 
@@ -81,7 +81,10 @@ NOTED: dict[str, tuple[str, str]] = {
     "what is read": ("read -r A B < f; python t.py $B", "$B in args"),
     "what is read from a list": ("IFS=, read -r A B <<< $L; python t.py $B", "$B in args"),
     "a name of the node's own": ("python t.py $TMPDIR ${HOSTNAME}", "${HOSTNAME} in args: no shell reads args"),
-    "a name that a module may set": ("module load cuda; python t.py $CUDA_HOME", "$CUDA_HOME is taken from the environment of launcher submit"),
+    "a name that a module may set": (
+        "module load cuda; python t.py $CUDA_HOME",
+        "$CUDA_HOME is taken from the environment of launcher submit",
+    ),
     "a pattern": ("python t.py *.txt", "*.txt in args: no shell reads args"),
     "braces": ("python t.py {1..3}", "{1..3} in args"),
     "an array job's number without an array": ("python t.py $SLURM_ARRAY_TASK_ID", "$SLURM_ARRAY_TASK_ID in args"),

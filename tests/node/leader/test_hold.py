@@ -166,7 +166,10 @@ def test_a_run_follows_one_that_has_written_how_it_ended(hold, virtual, stopped)
     async def script(w):
         folder(w, "a"), folder(w, "b")
         joins = w.nodes[1].on_join_rerun
-        w.nodes[1].on_join_rerun = lambda m: (joins(m), w.nodes[1].over.cancel())  # it stays until the hold ends its part
+        w.nodes[1].on_join_rerun = lambda m: (
+            joins(m),
+            w.nodes[1].over.cancel(),
+        )  # it stays until the hold ends its part
         first, second = Caller(w).connect(), Caller(w).connect()
         first.start("a")
         await w.until(lambda: read_outcome(w.paths.root.parent / "a" / "outcome.json"))
