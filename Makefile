@@ -3,7 +3,7 @@
 # make faults  the long tests: several faults in each run, much arbitrary input
 # make slurm   every test on the cluster; RELEASE=trixie: on that Debian release's SLURM and Python
 # make matrix  the same on every release; writes docs/versions.md
-# make bench   every benchmark, short (15 minutes); rewrites the table in docs/benchmarks.md
+# make bench   the main benchmarks, short (15 minutes); rewrites the table in docs/benchmarks.md
 # make gpu     what it does on this machine's GPUs; writes docs/gpu.md; PART=name: one part
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every benchmark, short, and the table of their figures in docs/benchmarks.md (`make bench`; 10 to 15 minutes).
+"""The main benchmarks, short, and the table of their figures in docs/benchmarks.md (`make bench`; 10 to 15 minutes).
 
     python benchmarks/all.py [--only TEXT] [--dry]
 

@@ -2,6 +2,7 @@
 """Write the generated pages of docs/, or with ``--check`` say which are stale.
 
 docs/verbs/         one page a verb, from its ``--help``
+docs/api.md         what `launcher` gives to Python code, from its docstrings
 docs/reference.md   every key of a job file, from launcher/config/document/schema.py
 docs/messages.md    every sentence that the launcher can say, from its source
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
@@ -17,6 +18,7 @@ import ast
 import sys
 from pathlib import Path
 
+import api_page
 import click
 import messages_page
 import reference_page as reference
@@ -50,7 +52,9 @@ def help_text(name: str, command: click.Command, parent: click.Context) -> str:
 
 def verb_pages() -> dict[str, str]:
     """File name → page, one a verb, and an index."""
-    root = click.Context(cli, info_name="launcher", terminal_width=80, max_content_width=80)
+    root = click.Context(
+        cli, info_name="launcher", terminal_width=80, **(cli.context_settings | {"max_content_width": 80})
+    )
     pages, rows = {}, []
     for name in cli.list_commands(root):
         command = cli.get_command(root, name)
@@ -69,7 +73,8 @@ def verb_pages() -> dict[str, str]:
 _JSON = """# What --json prints
 
 Made from launcher/report by `make docs`. Keys stay; new ones may come. Times are seconds since the epoch, durations seconds,
-null is unknown. Numbers that are not finite are the strings "nan", "inf" and "-inf".
+null is unknown. Numbers that are not finite are the strings "nan", "inf" and "-inf". `plan`, `dry-run`, `doctor` and `nodes` have --json, too;
+their keys are not listed here and may change.
 """
 _TABLES = (
     ("launcher status RUN --json", "One object; a list unless exactly one RUN is named that is no sweep.", summary, "RunSummary", ()),
@@ -80,7 +85,7 @@ _TABLES = (
      troubles, "Trouble", ()),
     ("launcher ls --json", "A list, newest first.", listing, "ListingRow", ()),
     ("launcher why RUN --json", "One object; its `rows` are called `evidence`: lists of texts by label.", why, "Why", ()),
-    ("launcher report RUN --json", "The keys of status with ledger and advice, and these. One object in one line; for several RUNs a "
+    ("launcher report RUN --json", "The keys of status with ledger, advice and troubles, and these. One object in one line; for several RUNs a "
      "list of such lines.", figures, "Figures", ()),
     ("launcher logs RUN --json", "One object a line of the log, with --follow as the lines come. `jq -r .text` gives the log back.",
      logs, "Line", ()),
@@ -159,7 +164,8 @@ def _event_row(kind: type[Record], named: str) -> str:
             key = f"`[{name}]`" if name in kind._defaults else f"`{name}`"
             keys.append(f"{key} ({_inside(docs[name])})" if name in docs else key)
     said = " ".join((kind.__doc__ or "").split()).replace("``", "`")
-    return f"| {named} | {said} | {', '.join(keys).replace('|', '/').replace('``', '`').replace('none: ', 'null: ')} |"
+    listed = ", ".join(keys).replace("|", "/").replace("``", "`")
+    return f"| {named} | {said} | {listed.replace('none: ', 'null: ').replace('None: ', 'null: ')} |"
 
 
 def _inside(sentence: str) -> str:
@@ -204,6 +210,7 @@ def main() -> None:
     args = parser.parse_args()
     pages = {
         **verb_pages(),
+        "api.md": api_page.page(),
         "reference.md": reference.page(),
         "messages.md": messages_page.page(),
         "json.md": json_page(),

@@ -31,6 +31,7 @@ and `key=null` unsets an optional key. Every fault is reported at once, as `file
 `environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\${` writes `${` itself
 (`\\\\${` in double quotes).
 Clock times and numbers with leading zeros need quotes.
+An *extra* is an optional dependency: `pip install 'ddp-launcher[tensorboard]'` adds one to an installed launcher.
 """
 
 

@@ -40,7 +40,8 @@ def page() -> str:
     """docs/versions.md."""
     text = _HEAD
     for release, one in recorded().items():
-        row = [f"{one['debian']} ({release})", one["slurm"], one["python"], one["torch"], one["passed"]]
+        system = one["debian"] if release in one["debian"] else f"{one['debian']} ({release})"
+        row = [system, one["slurm"], one["python"], one["torch"], one["passed"]]
         text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped']), one['commit']]))} |\n"
     for release, one in recorded().items():
         if one["failed"]:
@@ -65,7 +66,9 @@ def readme() -> str:
     slurms = _listed([one["slurm"] for one in ones])
     pythons = _listed(sorted({".".join(one["python"].split(".")[:2]) for one in ones}))
     torches = _listed(sorted({".".join(one["torch"].split(".")[:2]) for one in ones}))
-    claim = f"Tested: SLURM {slurms}, Python {pythons}, torch {torches} ([docs/versions.md](docs/versions.md))."
+    failed = [f"{len(one['failed'])} of its tests failed on {one['slurm']}" for one in ones if one["failed"]]
+    claims = "; ".join([f"SLURM {slurms}, Python {pythons}, torch {torches}", *failed])
+    claim = f"Tested: {claims} ([docs/versions.md](docs/versions.md))."
     return _MARKS.sub(claim, (DOCS.parent / "README.md").read_text())
 
 

@@ -24,7 +24,6 @@ ROOMS = (
     "cli",
 )  # fmt: skip
 """Rooms, and modules that stand alone on a floor, lowest first: FLOOR or FLOOR.ROOM."""
-FLOORS = list(dict.fromkeys(room.partition(".")[0] for room in ROOMS))
 NODE_SIDE = ("run", "node", "training")
 NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}
 """What a node may need; trackers and notifications are used where they are installed."""

@@ -24,8 +24,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import keep_room
 
-MEMORY_BYTES = 3 << 30
-
 
 @pytest.fixture(autouse=True)
 def in_time() -> Iterator[None]:

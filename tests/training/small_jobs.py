@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from typing import Any
@@ -223,11 +222,6 @@ def evaluates(worker: Worker, sizes: list[int], batch_size: int = 4) -> None:
 
     for size in sizes:
         worker.evaluate(model, numbers(size), batch_size, measure)
-
-
-def environment_of(name: str) -> str:
-    """An environment variable, for scripts below."""
-    return os.environ.get(name, "")
 
 
 class Incomplete(Training):

@@ -23,6 +23,7 @@ def worker() -> Worker:
 def test_plain_numbers_are_summed_in_double_precision(worker: Worker) -> None:
     """A Python float has 53 bits: it does not come back with the 24 of torch's default type."""
     assert worker.gather_sum(loss=0.1, count=2**24 + 1) == {"loss": 0.1, "count": 2**24 + 1}
+    assert worker.all_reduce_mean(2**24 + 1) == 2**24 + 1
     assert worker.evaluate(torch.nn.Linear(1, 1), [0, 0], 2, lambda *_: {"hits": 0.1}) == {"hits": 0.1}
 
 

@@ -29,7 +29,7 @@ from launcher.run.spec import RunSpec, Work
 LIMIT_S = 300.0
 """Far above what anything here takes: it fails only when something hangs."""
 pytestmark = pytest.mark.timeout(900)
-MLFLOW = pytest.importorskip("mlflow")
+pytest.importorskip("mlflow")
 pytest.importorskip("wandb")
 EVENTS = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
