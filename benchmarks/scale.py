@@ -24,7 +24,7 @@ from typing import Any
 
 from launcher.node.agent.answers import shards_written
 from launcher.node.leader.leader import Leader
-from launcher.node.wire import connection, proofs
+from launcher.node.wire import connect, connection, proofs
 from launcher.node.wire import messages as wire
 from launcher.run import messages
 from launcher.run.manifest import HASH_NAME, new_hash
@@ -77,7 +77,7 @@ class ScriptedAgent:
 
     async def joined(self, port: int, signalled: asyncio.Event) -> bool:
         """Join and obey; return whether the leader has sent this agent away."""
-        self.peer = await connection.find_leader("127.0.0.1", [port], KEY, timeout_s=600)
+        self.peer = await connect.find_leader("127.0.0.1", [port], KEY, timeout_s=600)
         lists: dict[str, Any] = {"gpu_names": [], "gpu_mem_bytes": [], "warnings": []}
         shown = {**dict.fromkeys(wire.NodeFacts._frozen_fields), **lists, "sees_run_dir": True, "address": "127.0.0.1"}
         facts = wire.NodeFacts(**shown)

@@ -12,7 +12,7 @@ from launcher.errors import ProtocolError, StateError
 from launcher.node.agent.description import resolve_host
 from launcher.node.agent.read_run import read_run
 from launcher.node.checkpoints import fence
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.proofs import LifeKey
 from launcher.run import event_lines
@@ -81,7 +81,7 @@ def hold_link(hold: RunPaths) -> Iterator[HoldLink]:
     address = "127.0.0.1" if spec.batch == "local" else _address(hold, host)
     loop = asyncio.new_event_loop()
     try:
-        finding = connection.find_leader(address, key.candidate_ports(spec.port_range), key, timeout_s=_CONNECT_S)
+        finding = connect.find_leader(address, key.candidate_ports(spec.port_range), key, timeout_s=_CONNECT_S)
         try:
             peer = loop.run_until_complete(finding)
         except ProtocolError as error:

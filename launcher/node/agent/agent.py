@@ -146,7 +146,12 @@ class Agent:
         It is where the connection closed before the leader had welcomed this agent, or where another leader takes its place.
         """
         facts = await asyncio.to_thread(
-            node_facts, self.spec, self.paths, host=self.host.split("/")[0], local_address=peer.local_address
+            node_facts,
+            self.spec,
+            self.paths,
+            host=self.host.split("/")[0],
+            local_address=peer.local_address,
+            others=self._search.others,
         )
         for text in facts.warnings:
             _say(text)

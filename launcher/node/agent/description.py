@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import ipaddress
 import os
 import platform
 import re
 import socket
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +22,24 @@ from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
+_NVML_S = 15.0
+"""The preflight, which comes after it, says the same of a driver that is stuck, and the node is not used."""
 
-def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str) -> NodeFacts:
+_MOST_ASKED = 4
+_HOST_ONLY = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc", "lxdbr", "tun", "tap", "idrac", "usb")
+
+
+def node_facts(
+    spec: RunSpec, paths: RunPaths, *, host: str, local_address: str, others: Sequence[str] = ()
+) -> NodeFacts:
     """Describe this node. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
 
-    ``local_address`` is this end of the connection to the leader.
+    ``local_address`` is this end of the connection to the leader; ``others`` are the names of the other nodes.
     """
-    gpus = Gpus()
-    address = node_address(spec, host, local_address)
-    asked: dict[str, Any] = {**gpus.describe(), **torch_versions(), **disk(paths.root)}
+    address = node_address(spec, host, local_address, others)
+    gpus = gpu_facts() if spec.gpus_per_node else {"gpus": 0}
+    asked: dict[str, Any] = {**gpus, **torch_versions(), **disk(paths.root)}
     return NodeFacts(
-        gpus=len(gpus),
         cpus=len(os.sched_getaffinity(0)),
         mem_bytes=int(psutil.virtual_memory().total),
         python=platform.python_version(),
@@ -37,14 +47,31 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str)
         address=address,
         master_addr=master_address(spec, host, address),
         sees_run_dir=_sees(paths),
-        gpu_problem=(gpus.problem or None) if spec.gpus_per_node else None,
-        warnings=_warnings(),
+        warnings=_warnings(lonely=spec.batch == "slurm" and len(others) > 0 and _is_loopback(address)),
         **asked,
     )
 
 
-def _warnings() -> list[str]:
+def gpu_facts(*, within_s: float = _NVML_S) -> dict[str, Any]:
+    """Ask NVML about the GPUs, in a thread that nothing waits for: a driver that is stuck never answers."""
+    found: dict[str, Any] = {}
+
+    def ask() -> None:
+        gpus = Gpus()
+        found.update(gpus=len(gpus), gpu_problem=gpus.problem or None, **gpus.describe())
+
+    thread = threading.Thread(target=ask, name="gpu-facts", daemon=True)
+    thread.start()
+    thread.join(within_s)
+    return found or {"gpus": 0, "gpu_problem": f"NVML did not answer within {within_s:g} s"}
+
+
+def _warnings(*, lonely: bool) -> list[str]:
     found = []
+    if lonely:
+        found.append(
+            "this node knows no address of its own but 127.0.0.1: set distributed.interface to the network of the nodes"
+        )
     if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         found.append("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it")
     if not_staged := os.environ.get("LAUNCHER_NOT_STAGED"):  # stage.sh
@@ -118,8 +145,11 @@ def _of_interface(name: str) -> str | None:
     return found.get(socket.AF_INET) or found.get(socket.AF_INET6)
 
 
-def node_address(spec: RunSpec, host: str, local_address: str) -> str:
-    """Return the address at which other nodes reach this one: by the named interface, the way to the leader or the host's name."""
+def node_address(spec: RunSpec, host: str, local_address: str, others: Sequence[str] = ()) -> str:
+    """Return the address at which other nodes reach this one.
+
+    It is that of the named interface, of the way to the leader, of the host's name, or of the way to one of ``others``.
+    """
     if spec.interface and (named := _of_interface(spec.interface)):
         return named
     if spec.batch == "local":
@@ -129,11 +159,33 @@ def node_address(spec: RunSpec, host: str, local_address: str) -> str:
     resolved = resolve_host(host)
     if not _is_loopback(resolved):
         return resolved
-    for name, entries in psutil.net_if_addrs().items():
+    ways = (_way_to(other) for other in others[:_MOST_ASKED])
+    return next(filter(None, ways), None) or _of_some_interface() or "127.0.0.1"
+
+
+def _way_to(name: str) -> str | None:
+    """Return the address with which this node would connect to another one, as its routes say; nothing is sent."""
+    to = resolve_host(name)
+    if _is_loopback(to):
+        return None
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((to, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _of_some_interface() -> str | None:
+    """Return the address of an interface that is up, IPv4 before IPv6; not one of this host's own (of containers, of its management)."""
+    up = {name for name, one in psutil.net_if_stats().items() if one.isup and not name.startswith(_HOST_ONLY)}
+    entries = [entry for name, each in psutil.net_if_addrs().items() if name in up for entry in each]
+    for family in (socket.AF_INET, socket.AF_INET6):
         for entry in entries:
-            if entry.family == socket.AF_INET and not _is_loopback(entry.address) and not name.startswith("docker"):
-                return str(entry.address)
-    return "127.0.0.1"
+            address = str(entry.address).partition("%")[0]
+            if entry.family == family and not _is_loopback(address) and not ipaddress.ip_address(address).is_link_local:
+                return address
+    return None
 
 
 def master_address(spec: RunSpec, host: str, address: str) -> str:
@@ -143,7 +195,7 @@ def master_address(spec: RunSpec, host: str, address: str) -> str:
     return host if not _is_loopback(resolve_host(host)) else address
 
 
-def gloo_interface(spec: RunSpec) -> str | None:
+def gloo_interface(spec: RunSpec, others: Sequence[str] = ()) -> str | None:
     """Return the interface that gloo must use; None when it finds one itself, by resolving this host's name.
 
     Debian writes 127.0.1.1 for it into /etc/hosts: then no other node can reach what gloo binds.
@@ -154,7 +206,7 @@ def gloo_interface(spec: RunSpec) -> str | None:
         return "lo"  # nobody else shall reach it
     if not _is_loopback(resolve_host(socket.gethostname())):
         return None
-    address = node_address(spec, socket.gethostname(), "")
+    address = node_address(spec, socket.gethostname(), "", others)
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

@@ -19,7 +19,7 @@ from launcher.node.agent.read_run import read_run
 from launcher.node.agent.reruns import Reruns
 from launcher.node.forkserver.client import ForkServer
 from launcher.node.leader.leader import Leader
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.run.batch import LAST_WORDS, LOG
 from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
@@ -65,7 +65,7 @@ def run_agent(
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
     life, _, leads = joins or (connection.allocation_life(os.environ), "", 0)
     doors = Doors(spec, secret, life, names, index)
-    environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
+    environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec, doors.others))
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
     search = LeaderSearch(spec, paths, doors, leader=leads, joins=joins is not None)
@@ -73,7 +73,7 @@ def run_agent(
         spec, paths, node=index, host=names[index], search=search, server=ForkServer(preload=PRELOAD, environ=environ)
     )
     if spec.hold:
-        agent.reruns = Reruns(spec, paths, agent.server, before, agent.tell, Agent)
+        agent.reruns = Reruns(spec, paths, agent.server, before, agent.tell, Agent, doors.others)
     if index == 0:
         leader = Leader(spec, paths, host=names[0], node_names=names, revived=again is not None)
         return loop.run_until_complete(lead_and_obey(leader, agent.run(), doors)).exit_code
@@ -112,7 +112,7 @@ def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
     door, place = search.door, search.place
     if place is None or (search.decided and search.end is None):
         return
-    leads = lambda: asyncio.run(connection.answers(door.address, door.ports, door.key))  # noqa: E731
+    leads = lambda: asyncio.run(connect.answers(door.address, door.ports, door.key))  # noqa: E731
     try:
         adopt(
             spec,

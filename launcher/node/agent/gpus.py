@@ -80,23 +80,23 @@ class Gpus:
         return [self._figures(handle, ask) for handle in self._handles]
 
     def _figures(self, handle: Any, ask: dict[str, Callable[[Any], float]]) -> dict[str, Any]:
-        figures = {}
-        for name, figure in ask.items():
-            with contextlib.suppress(Exception):
-                figures[name] = figure(handle)
-        return figures
+        figures = {name: _told(figure, handle) for name, figure in ask.items()}
+        return {name: figure for name, figure in figures.items() if figure is not None}
 
     def describe(self) -> dict[str, Any]:
-        """Return names, memory and driver, for the node's facts."""
+        """Return names, memory and driver, for the node's facts. What is not told is "" or 0.
+
+        A device that was lost tells nothing, a part of a device (MIG) not everything, and one that shares the host's memory has none.
+        """
         if not self._handles:
             return {}
         nvml = self._nvml
-        version = nvml.nvmlSystemGetCudaDriverVersion()
+        version = _told(nvml.nvmlSystemGetCudaDriverVersion)
         return {
-            "gpu_names": [_text(nvml.nvmlDeviceGetName(h)) for h in self._handles],
-            "gpu_mem_bytes": [int(nvml.nvmlDeviceGetMemoryInfo(h).total) for h in self._handles],
-            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
-            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
+            "gpu_names": [_text(_told(nvml.nvmlDeviceGetName, h) or "") for h in self._handles],
+            "gpu_mem_bytes": [int(getattr(_told(nvml.nvmlDeviceGetMemoryInfo, h), "total", 0)) for h in self._handles],
+            "driver": _text(_told(nvml.nvmlSystemGetDriverVersion) or "") or None,
+            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}" if version else None,
         }
 
     def faults(self) -> list[str]:
@@ -109,7 +109,7 @@ class Gpus:
             fault
             for index, handle in enumerate(self._handles)
             for look in (self._lost, self._uncorrected, self._pages, self._rows, self._occupied)
-            if (fault := _asked(look, f"GPU {index}", handle))
+            if (fault := _told(look, f"GPU {index}", handle))
         ]
 
     def _lost(self, gpu: str, handle: Any) -> str:
@@ -170,10 +170,11 @@ class Gpus:
         return found
 
 
-def _asked(look: Callable[[str, Any], str], gpu: str, handle: Any) -> str:
+def _told(ask: Callable[..., Any], *words: Any) -> Any:
+    """Return what the driver answers, None where it does not."""
     with contextlib.suppress(Exception):
-        return look(gpu, handle)
-    return ""
+        return ask(*words)
+    return None
 
 
 def _address(handle: Any) -> int | None:

@@ -20,7 +20,7 @@ from launcher.errors import ProtocolError
 from launcher.node.agent.description import resolve_host
 from launcher.node.agent.membership import Door, Doors
 from launcher.node.checkpoints import fence
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.node.wire.messages import IN_LINE, Welcome
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -96,6 +96,11 @@ class LeaderSearch:
         return self.line.index(self._doors.node) if self._doors.node in self.line else None
 
     @property
+    def others(self) -> list[str]:
+        """The names of the other nodes."""
+        return self._doors.others
+
+    @property
     def batch_host(self) -> str:
         """The host of the batch script."""
         return self._doors.names[0]
@@ -165,7 +170,7 @@ class LeaderSearch:
         seldom = {} if leader in (self._leader, self._doors.node) else {"pause_s": _SELDOM_S}
         limit_s = max(self._init_s, 2 * _IN_LINE_S) if self.lost and self._moves else self._init_s
         return asyncio.ensure_future(
-            connection.find_leader(door.address, door.ports, door.key, timeout_s=limit_s, **seldom)
+            connect.find_leader(door.address, door.ports, door.key, timeout_s=limit_s, **seldom)
         )
 
     def _patience(self) -> float:
@@ -197,7 +202,7 @@ class LeaderSearch:
         door, names, closed = self.door, self._doors.names, self.lost == "closed"
         died_s = leaderless.COMES_BACK_S if self.lost == "silent" else _DIED_S
         frozen_s = max(died_s, self.patience_s) if self.kept else died_s
-        leads = lambda: asyncio.run(connection.answers(door.address, door.ports, door.key))  # noqa: E731
+        leads = lambda: asyncio.run(connect.answers(door.address, door.ports, door.key))  # noqa: E731
 
         def watch() -> LeaderEnd | None:
             allocation, before = SlurmAllocation(self._spec, self._paths), self._claims()

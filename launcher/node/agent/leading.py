@@ -25,7 +25,10 @@ _MOST_FILES = 65536
 
 
 async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> Ending:
-    """Run the leader beside the ``agent`` of its node; the leader ends last, and its end is returned."""
+    """Run the leader beside the ``agent`` of its node; the leader ends last, and its end is returned.
+
+    An agent that fails ends the leader, as if their process had died: the leader would wait for it for half an hour.
+    """
     _raise_file_limit()
     door, names = doors.of(doors.node), doors.names
     serve = connection.server(door.key, door.ports, peers=len(names), local=doors.spec.batch == "local")
@@ -44,18 +47,21 @@ async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> End
     leading: asyncio.Task[Ending] = asyncio.ensure_future(leader.run(serving))
     obeying = asyncio.ensure_future(agent)
     try:
-        await asyncio.wait({leading})
-        if leading.exception() is None and served:
-            await asyncio.wait({obeying}, timeout=_OWN_AGENT_S)
+        await asyncio.wait({leading, obeying}, return_when=asyncio.FIRST_COMPLETED)
+        if leading.done() or obeying.exception() is None:
+            await asyncio.wait({leading})
+            if leading.exception() is None and served:
+                await asyncio.wait({obeying}, timeout=_OWN_AGENT_S)
     finally:
         obeying.cancel()
         leading.cancel()  # it has ended, unless this function is cancelled
         await asyncio.gather(obeying, leading, return_exceptions=True)
-    if (error := leading.exception()) is not None:
+    who, error = ("agent", obeying.exception()) if leading.cancelled() else ("leader", leading.exception())
+    if error is not None:
         if not isinstance(error, LauncherError):
             traceback.print_exception(error)
         own_job = doors.spec.held_by is None  # a rerun's leader says nothing of its hold, whose log this is
-        print(f"{LAST_WORDS if own_job else ''}the leader failed: {error}", file=sys.stderr, flush=True)
+        print(f"{LAST_WORDS if own_job else ''}the {who} failed: {error}", file=sys.stderr, flush=True)
         code = error.exit_code if isinstance(error, LauncherError) else 1
         return Ending("failed", str(error), code)
     ending = leading.result()

@@ -63,6 +63,11 @@ class Doors:
     node: int
     """This one."""
 
+    @property
+    def others(self) -> list[str]:
+        """The names of the other nodes."""
+        return [name for index, name in enumerate(self.names) if name and index != self.node]
+
     def of(self, leader: int) -> Door:
         """Return where this node reaches the leader, if it is on the node of that index: by its name, or on this machine."""
         host = self.names[leader]

@@ -192,23 +192,22 @@ def _gpus(asked: int) -> list[Check]:
         return [Check("gpus", True, "torch is built for ROCm: only torch checks the GPUs")]
     gpus = Gpus()
     checks = judge_gpus(asked, gpus)
-    if len(gpus):
-        checks.append(judge_driver(gpus.describe()["cuda_driver"], versions["cuda"]))
+    if offered := gpus.describe().get("cuda_driver"):
+        checks.append(judge_driver(offered, versions["cuda"]))
     return checks
 
 
 def _scratch(folders: Sequence[str]) -> Check:
     """Write to both folders: workers fail when shared memory (data loaders) or the temporary folder (libraries) is full."""
-    for folder in folders:
-        if not os.path.isdir(folder):
-            continue
+    tried = [folder for folder in folders if os.path.isdir(folder)]
+    for folder in tried:
         try:
             with tempfile.TemporaryFile(dir=folder) as probe:
                 probe.write(b"x" * _SCRATCH_BYTES)
                 probe.flush()
         except OSError as error:
             return Check("scratch", False, f"{folder} cannot be written: {error.strerror or error}")
-    return Check("scratch", True, f"{' and '.join(folders)} can be written")
+    return Check("scratch", True, f"{' and '.join(tried)} can be written")
 
 
 def _resolves(names: list[str]) -> Check:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from launcher.errors import LauncherError, RunDirError
@@ -70,13 +70,18 @@ class Reruns:
         environ: Mapping[str, str],
         tell: Tell,
         make_agent: Callable[..., RerunAgent],
+        others: Sequence[str],
     ) -> None:
-        """``server``: the hold's. ``environ``: of this process, before the hold's own variables were set. ``tell``: tells its leader."""
+        """``server``: the hold's. ``environ``: of this process, before the hold's own variables were set. ``tell``: tells its leader.
+
+        ``others``: the names of the hold's other nodes.
+        """
         self._hold = hold
         self._paths = paths
         self._server = server
         self._tell = tell
         self._make_agent = make_agent
+        self._others = others
         self._environ = dict(environ)
         self._started_for = hold
         """The run with whose environment the fork server was started."""
@@ -192,7 +197,7 @@ class Reruns:
 
         Variables are read when torch is imported. Those that only name the run, its folder among them, are set in each worker.
         """
-        interface = await asyncio.to_thread(gloo_interface, spec)
+        interface = await asyncio.to_thread(gloo_interface, spec, self._others)
         wanted = base_environment(environ, spec, passed, gloo_interface=interface)
         keys = differing_keys(self._started_for, self._base, spec, wanted)
         server = self._server

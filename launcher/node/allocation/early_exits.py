@@ -22,7 +22,7 @@ _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")
 """slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
-_LEADERS = re.compile(rf"^{LAST_WORDS}(?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
+_LEADERS = re.compile(rf"^{LAST_WORDS}(?:the (?:leader|agent) failed: )?(?P<words>\S.*)$", re.MULTILINE)
 """The last line of a first node's agent that could not go on (`launcher.node.agent.entry`)."""
 SRUN_KILLED = "The srun of an agent was killed."
 """What the keeper says of its own sruns."""

@@ -34,7 +34,7 @@ from launcher.node.allocation.early_exits import (
     step_cancelled,
 )
 from launcher.node.allocation.reach import host_answers
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.keeper_messages import KeeperHello, KeeperWelcome, NotRevived, Revive, WithdrawRevival
 from launcher.node.wire.proofs import LifeKey
@@ -158,7 +158,7 @@ class Keeper:
 
     async def _find(self) -> connection.Peer | None:
         """Connect to the leader; None when it has ended, or did not answer for longer than nodes are waited for."""
-        search = self._task(connection.find_leader("127.0.0.1", self._ports, self._key, timeout_s=self._init_s))
+        search = self._task(connect.find_leader("127.0.0.1", self._ports, self._key, timeout_s=self._init_s))
         if self._starting and self._leads is not None:
             ended = self._task(self._leads.wait())
         else:
@@ -216,7 +216,7 @@ class Keeper:
         """Whether the leader's process has ended; one that is there and answers has only lost this connection."""
         if self._leader is None or await self._ends_within(_EXIT_S):
             return True
-        if await connection.answers("127.0.0.1", self._ports, self._key):
+        if await connect.answers("127.0.0.1", self._ports, self._key):
             return False
         self._kill_leader()
         await self._ends_within(_EXIT_S)  # one that cannot be killed is kept from writing by the newer claim

@@ -117,7 +117,10 @@ class ForkServer:
         if self._sock is None:
             if self.stopping:
                 raise ForkServerError("The fork server has been stopped.")
-            self.start()
+            try:
+                self.start()
+            except OSError as error:
+                raise ForkServerError(f"The fork server cannot be started: {error.strerror or error}.") from None
         return await asyncio.shield(self._ready)
 
     async def fork(
@@ -246,7 +249,8 @@ class ForkServer:
         for key in ended:
             self._on_exit.pop(key)(-signal.SIGKILL, time.time())
         if again and not self.stopping:
-            self.start()  # at once: the next round is about to be asked for
+            with contextlib.suppress(OSError):  # `ready` tries once more, and tells
+                self.start()  # at once: the next round is about to be asked for
 
     async def _cleaned_up(self) -> None:
         """Wait until a dead fork server's processes are ended and reported."""

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from launcher.errors import ProtocolError
 from launcher.node.wire.handshake import Challenge, Greeting, Handshake, SecretProof
 from launcher.node.wire.messages import Alive, Heard, Hub
-from launcher.node.wire.proofs import MOST_BYTES, PORTS_AT_ONCE, BlockCodes, LifeKey
+from launcher.node.wire.proofs import MOST_BYTES, BlockCodes, LifeKey
 from launcher.run.files import NO_JSON
 from launcher.run.message_lines import decode_lines, encode
 from launcher.run.records import Record
@@ -38,10 +38,6 @@ from launcher.run.records import Record
 HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""
 _HANG_UP_S = 2.0
-_NEXT_ADDRESS_S = 0.25
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-_RARELY_S = 4.0
-"""How often an agent dials ports of the later sets, which a leader uses only when it could have none of the first."""
 _MOST_UNPROVEN = 512
 """Connections that have proved nothing yet, where there are fewer agents: all of them may connect at once."""
 OWN_FILES = 128
@@ -188,95 +184,6 @@ def _codes(key: LifeKey, sender: str, shared: tuple[object, ...]) -> BlockCodes:
 def _check(given: str, right: bytes) -> None:
     if not given.isascii() or not hmac.compare_digest(given, right.hex()):
         raise ProtocolError("The peer does not know this run's secret.")
-
-
-# --- the agent's end ---
-
-
-async def connect(host: str, port: int, key: LifeKey) -> Peer:
-    """Connect to ``host:port``; both ends prove that they know the secret.
-
-    Raises OSError when nothing listens there and ProtocolError when another program does.
-    """
-    try:
-        # Of a name with several addresses, one that does not answer must not use up the time of the others.
-        opening = asyncio.open_connection(host, port, happy_eyeballs_delay=_NEXT_ADDRESS_S)
-        reader, writer = await asyncio.wait_for(opening, HANDSHAKE_S)
-    except asyncio.TimeoutError:
-        raise TimeoutError(f"{host}:{port} does not answer") from None
-    peer = Peer(reader, writer)
-    if writer.get_extra_info("peername") == writer.get_extra_info("sockname"):
-        # The kernel may choose the very port that is dialled, when it is free, as the local end's.
-        peer.abort()
-        raise ConnectionRefusedError(f"{host}:{port} is this process itself")
-    try:
-        await asyncio.wait_for(peer.prove_as_agent(key, port), HANDSHAKE_S)
-    except asyncio.TimeoutError:
-        peer.abort()
-        raise ProtocolError(f"{host}:{port} does not answer the challenge: another program listens there.") from None
-    except BaseException:
-        peer.abort()
-        raise
-    return peer
-
-
-async def find_leader(
-    host: str, ports: Sequence[int], key: LifeKey, *, timeout_s: float, pause_s: float | None = None
-) -> Peer:
-    """Try all candidate ``ports``, again and again, until the leader answers on one of them. ``pause_s`` is the least pause between tries.
-
-    The leader may start minutes after this node. A program that listens on one port and does not answer delays no other
-    port. Raises ProtocolError when ``timeout_s`` have passed.
-    """
-    problem = "nobody answers"
-    over = False
-
-    async def dial(place: int, port: int) -> Peer:
-        nonlocal problem
-        later = place // PORTS_AT_ONCE
-        least_s, longest_s = (_RARELY_S, _RARELY_S) if later else (_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        wait_s = max(least_s, pause_s or 0.0)
-        await asyncio.sleep(later * HANDSHAKE_S)
-        # Beside `cancel`: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the very moment in
-        # which the connection is refused, and this would dial for ever.
-        while not over:
-            try:
-                return await connect(host, port, key)
-            except (OSError, ProtocolError) as error:
-                problem = str(error)
-            await asyncio.sleep(wait_s)
-            wait_s = max(wait_s, min(wait_s * 1.3, longest_s))
-        raise asyncio.CancelledError
-
-    found: Peer | None = None
-    dials = [asyncio.ensure_future(dial(place, port)) for place, port in enumerate(ports)]
-    try:
-        done, _ = await asyncio.wait(dials, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if done:
-            found = done.pop().result()
-            return found
-    finally:
-        over = True
-        for each in dials:
-            each.cancel()
-        for end in await asyncio.gather(*dials, return_exceptions=True):
-            if isinstance(end, Peer) and end is not found:
-                end.abort()
-    raise ProtocolError(
-        f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s ({problem})."
-    )
-
-
-async def answers(host: str, ports: Sequence[int], key: LifeKey) -> bool:
-    """Return whether the leader of this life answers on one of its candidate ``ports`` now. Never raises for the network."""
-    tries = [connect(host, port, key) for port in ports]
-    found = [end for end in await asyncio.gather(*tries, return_exceptions=True) if isinstance(end, Peer)]
-    for peer in found:
-        peer.abort()
-    return bool(found)
-
-
-# --- the leader's end ---
 
 
 def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = False) -> Serve:

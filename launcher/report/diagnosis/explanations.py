@@ -27,7 +27,7 @@ from launcher.run.tracebacks import before_traceback
 from launcher.run.units import all_ranks, named_ranks, short_list
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 
-_LEADERS = re.compile(rf"(?:{LAST_WORDS}|error: )(?:the leader failed: )?(\S.*)")
+_LEADERS = re.compile(rf"(?:{LAST_WORDS}|error: )(?:the (?:leader|agent) failed: )?(\S.*)")
 """How the agent of the leader's node ends that could not go on; in runs of older versions without the launcher's name."""
 
 EXPLANATIONS: dict[str, Explain] = {**TAKEN, **OF_GPUS}

@@ -498,7 +498,7 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
 STALLS = """
 import asyncio, time
 from launcher.node.agent import leader_search as search
-find, read, calls = search.connection.find_leader, search.read_outcome, []
+find, read, calls = search.connect.find_leader, search.read_outcome, []
 async def late(*words, **how):
     await asyncio.sleep(2.5)
     return await find(*words, **how)
@@ -507,7 +507,7 @@ def stalling(path):
     if len(calls) == 2:
         time.sleep(2.0)
     return read(path)
-search.connection.find_leader, search.read_outcome, search._UNANSWERED_S = late, stalling, 1.5
+search.connect.find_leader, search.read_outcome, search._UNANSWERED_S = late, stalling, 1.5
 """
 """The leader is found at 2.5 s; from 2 to 4 s the node's file system answers nothing."""
 

@@ -7,8 +7,10 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from launcher.errors import ProtocolError, RunDirError
@@ -257,6 +259,49 @@ def test_a_nodes_address(tmp_path: Path) -> None:
     assert description.node_address(spec(interface="lo"), "h", "10.1.2.3") == "127.0.0.1"
     assert description.master_address(there, "no-such-host.invalid", "10.1.2.3") == "10.1.2.3"
     assert description.disk(RunPaths(tmp_path).root)["free_bytes"]
+
+
+INTERFACES = {
+    "lo": ["127.0.0.1", "::1"], "idrac": ["169.254.1.2"], "virbr0": ["192.168.122.1"], "br-1f2e": ["172.18.0.1"], "eth1": ["10.9.0.1"],
+    "eth0": ["10.0.0.7", "fe80::1%eth0", "2001:db8::7"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("up", "known", "address"),
+    [
+        (INTERFACES, {}, "10.0.0.7"),
+        ({**INTERFACES, "eth0": ["fe80::1%eth0", "2001:db8::7"]}, {}, "2001:db8::7"),
+        ({"lo": ["127.0.0.1"], "virbr0": ["192.168.122.1"]}, {}, "127.0.0.1"),
+    ],
+)
+def test_the_address_of_a_node_whose_own_name_is_loopback(
+    monkeypatch: pytest.MonkeyPatch, up: dict[str, list[str]], known: dict[str, str], address: str
+) -> None:
+    """Debian writes 127.0.1.1 for it into /etc/hosts: neither a bridge of containers nor the management's network leads to other nodes."""
+    families = {True: socket.AF_INET6, False: socket.AF_INET}
+    listed = {
+        name: [SimpleNamespace(family=families[":" in one], address=one) for one in each] for name, each in up.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: listed)
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {name: SimpleNamespace(isup=name != "eth1") for name in up})
+    monkeypatch.setattr(description, "resolve_host", lambda name: {"n1": "127.0.1.1", **known}.get(name, ""))
+    there = spec(batch="slurm")
+
+    assert description.node_address(there, "n1", "127.0.0.1", ["n2"]) == address
+    assert bool(description._warnings(lonely=address == "127.0.0.1")) is (address == "127.0.0.1")
+
+
+def test_the_way_to_another_node_tells_the_address_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the routes say, and nothing is sent: this machine reaches itself from its own address."""
+    own = description._of_some_interface()
+    if own is None:
+        pytest.skip("this machine has no network")
+    monkeypatch.setattr(description, "resolve_host", lambda name: {"n1": "127.0.1.1", "n2": own}.get(name, ""))
+    monkeypatch.setattr(description, "_of_some_interface", lambda: "10.9.9.9")
+
+    assert description.node_address(spec(batch="slurm"), "n1", "127.0.0.1", ["n2"]) == own
+    assert description.node_address(spec(batch="slurm"), "n1", "127.0.0.1", ["n3"]) == "10.9.9.9"
 
 
 @pytest.mark.parametrize("text", ["", "\n", "ab\n", "Z" * 64])

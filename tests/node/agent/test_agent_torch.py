@@ -17,7 +17,7 @@ from real_agents import FUNCTION, WAIT_S, left, make_run, start, until
 from launcher.node.agent.agent import PRELOAD
 from launcher.node.agent.leading import Dismissal
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.node.wire.messages import AgentHello
 from launcher.node.wire.proofs import LifeKey
 from launcher.run.files import read_lines
@@ -255,7 +255,7 @@ def test_agents_without_a_leader_are_dismissed() -> None:
         ports, key = list(range(24200, 24260)), LifeKey("ab", "1.0", "first")
         done = asyncio.ensure_future(dismissal.run(connection.server(key, ports, peers=3, local=True)))
         for node in (1, 2):
-            peer = await connection.find_leader("127.0.0.1", ports, key, timeout_s=WAIT_S)
+            peer = await connect.find_leader("127.0.0.1", ports, key, timeout_s=WAIT_S)
             peer.send(AgentHello(node=node, host="h", pid=1, attempt=None, facts=None))
             assert [m["type"] async for m in first(peer)] == ["shutdown"]
             assert not done.done()

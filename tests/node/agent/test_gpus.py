@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
 
-from launcher.node.agent import usage
+from launcher.node.agent import description, preflight, usage
 from launcher.node.agent.gpus import Gpus
 from launcher.node.wire.messages import GpuError
 from tests.nvml import FakeNvml
@@ -172,3 +173,22 @@ def test_without_a_driver_there_is_a_reason(nvml: FakeNvml, monkeypatch: pytest.
 
     assert (len(gpus), gpus.installed) == (0, True)
     assert "Driver Not Loaded" in (gpus.problem or "")
+
+
+def test_a_lost_device_and_one_without_memory_of_its_own_stop_no_agent(nvml: FakeNvml) -> None:
+    """They answer no question, or "not supported" (unified memory): the agent died of that before it had said hello."""
+    nvml.set(0, lost=1)
+    nvml.set(1, used=None, total=None)
+    told = description.gpu_facts()
+
+    assert (told["gpus"], told["gpu_mem_bytes"], told["cuda_driver"]) == (3, [0, 0, 2**32], "12.4")
+    assert [check.ok for check in preflight._gpus(3)][:2] == [True, False]
+
+
+def test_a_driver_that_is_stuck_keeps_no_agent_from_saying_hello(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML is asked in a thread of its own, and only for jobs with GPUs."""
+    never = threading.Event()
+    monkeypatch.setattr(Gpus, "describe", lambda self: never.wait() and {})
+
+    assert description.gpu_facts(within_s=0.05) == {"gpus": 0, "gpu_problem": "NVML did not answer within 0.05 s"}
+    never.set()

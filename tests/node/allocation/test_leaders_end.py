@@ -253,6 +253,26 @@ def test_a_leaders_sentence_is_found_in_its_log_where_nobody_acted(run, capfd: p
     assert explain(history, summary, now).sentence == f"The leader could not begin: {SENTENCE}"
 
 
+def test_an_agent_that_fails_ends_the_leader_beside_it(
+    run: tuple[RunSpec, RunPaths], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was said of it, and the leader waited for its own node until init_timeout_min was over."""
+    spec, _ = run
+
+    async def waits(serve: object) -> object:
+        return await asyncio.sleep(100, 0)
+
+    async def fails() -> int:
+        raise RuntimeError("no such device")
+
+    doors = Doors(spec, "0" * 32, "5.0", ["n0", "n1"], 0)
+    ending = asyncio.run(leading.lead_and_obey(SimpleNamespace(run=waits), fails(), doors))
+
+    assert (ending.state, ending.reason, ending.exit_code) == ("failed", "no such device", 1)
+    assert "the agent failed: no such device" in (said := capfd.readouterr().err)
+    assert "Traceback" in said
+
+
 def test_a_host_that_allows_too_few_open_files_says_so(
     run: tuple[RunSpec, RunPaths], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from record_values import JSON, relaxed
 from wire_ends import KEY, WAIT_S, Raw, RecordingHub, run, serving
 
 from launcher.errors import ProtocolError
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.node.wire.messages import StartRound
 from launcher.node.wire.proofs import PORTS_AT_ONCE
 
@@ -115,7 +115,7 @@ def test_a_relay_on_another_port_proves_nothing() -> None:
         hub = RecordingHub()
         async with serving(hub) as port, relay(port, lambda number, line: [line]) as other:
             with pytest.raises(ProtocolError, match="does not know this run's secret"):
-                await connection.connect("127.0.0.1", other, KEY)
+                await connect.connect("127.0.0.1", other, KEY)
         assert hub.links == []
 
     run(main)
@@ -179,7 +179,7 @@ def test_idle_connections_keep_no_agent_out() -> None:
             with idle_connections(port, 2 * most) as held:
                 assert await asyncio.wait_for(asyncio.to_thread(held), WAIT_S)
                 for _ in range(5):
-                    peer = await connection.find_leader("127.0.0.1", [port], KEY, timeout_s=WAIT_S)
+                    peer = await connect.find_leader("127.0.0.1", [port], KEY, timeout_s=WAIT_S)
                     with ExitStack() as files:
                         for _ in range(50):
                             files.enter_context(open("/dev/null", "rb"))
@@ -221,7 +221,7 @@ def test_a_leader_goes_on_to_the_next_ports(monkeypatch: pytest.MonkeyPatch) -> 
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 ports.append(probe.getsockname()[1])
             async with serving(hub, ports=ports):
-                peer = await connection.find_leader("127.0.0.1", ports, KEY, timeout_s=WAIT_S)
+                peer = await connect.find_leader("127.0.0.1", ports, KEY, timeout_s=WAIT_S)
                 await peer.hang_up()
 
     run(main)
@@ -251,7 +251,7 @@ def test_whatever_answers_an_agent_is_no_leader() -> None:
         listening = await asyncio.start_server(answer, "127.0.0.1", 0)
         async with listening:
             with pytest.raises((ProtocolError, OSError)):
-                await connection.connect("127.0.0.1", listening.sockets[0].getsockname()[1], KEY)
+                await connect.connect("127.0.0.1", listening.sockets[0].getsockname()[1], KEY)
 
     @relaxed
     @given(STEPS)

@@ -13,7 +13,7 @@ import pytest
 from wire_ends import KEY, WAIT_S, Raw, RecordingHub, free_port, run, serving
 
 from launcher.errors import ProtocolError
-from launcher.node.wire import connection
+from launcher.node.wire import connect, connection
 from launcher.node.wire.proofs import LifeKey
 
 
@@ -23,7 +23,7 @@ def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await connection.connect("127.0.0.1", port, KEY)
+            peer = await connect.connect("127.0.0.1", port, KEY)
             for n in range(1000):
                 peer.send(Raw(values={"type": "ask", "n": n, "text": "x" * 300}))
             answers = []
@@ -57,7 +57,7 @@ def test_a_wrong_secret_or_an_older_life_is_a_stranger(key: LifeKey) -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
             with pytest.raises(ProtocolError, match="does not know this run's secret"):
-                await connection.connect("127.0.0.1", port, key)
+                await connect.connect("127.0.0.1", port, key)
         assert hub.links == []
 
     run(main)
@@ -113,7 +113,7 @@ def test_the_leaders_proof_cannot_be_reflected() -> None:
         listening = await asyncio.start_server(echo, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         with pytest.raises(ProtocolError, match="secret"):
-            await connection.connect("127.0.0.1", port, KEY)
+            await connect.connect("127.0.0.1", port, KEY)
         listening.close()
 
     run(main)
@@ -125,7 +125,7 @@ def test_a_silent_stranger_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(ProtocolError, match="another program"):
-            await connection.connect("127.0.0.1", stranger.getsockname()[1], KEY)
+            await connect.connect("127.0.0.1", stranger.getsockname()[1], KEY)
 
     run(main)
 
@@ -146,7 +146,7 @@ def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         ports = [noise.sockets[0].getsockname()[1], held.getsockname()[1]]
-        search = asyncio.create_task(connection.find_leader("127.0.0.1", ports, KEY, timeout_s=WAIT_S))
+        search = asyncio.create_task(connect.find_leader("127.0.0.1", ports, KEY, timeout_s=WAIT_S))
         await asyncio.wait_for(strangers.wait(), WAIT_S)
         assert not search.done()
         async with serving(hub, ports=ports):
@@ -165,7 +165,7 @@ def test_no_leader_at_all_is_one_sentence() -> None:
 
     async def main() -> None:
         with pytest.raises(ProtocolError, match=r"The leader on 127\.0\.0\.1 did not answer on ports"):
-            await connection.find_leader("127.0.0.1", [free_port()], KEY, timeout_s=0.2)
+            await connect.find_leader("127.0.0.1", [free_port()], KEY, timeout_s=0.2)
 
     run(main)
 
@@ -188,7 +188,7 @@ def test_sending_to_a_dead_peer_raises_nothing() -> None:
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await connection.connect("127.0.0.1", port, KEY)
+            peer = await connect.connect("127.0.0.1", port, KEY)
             await hub.until(lambda: bool(hub.links))
             peer.abort()
             await hub.until(lambda: bool(hub.ends))
@@ -221,7 +221,7 @@ def test_a_silent_stranger_holds_up_no_other_port() -> None:
             port = stranger.getsockname()[1]
             async with serving(hub) as leaders:
                 asked = asyncio.get_running_loop().time()
-                peer = await connection.find_leader("127.0.0.1", [port, leaders], KEY, timeout_s=WAIT_S)
+                peer = await connect.find_leader("127.0.0.1", [port, leaders], KEY, timeout_s=WAIT_S)
                 assert asyncio.get_running_loop().time() - asked < connection.HANDSHAKE_S
                 await peer.hang_up()
 
@@ -236,12 +236,12 @@ def test_only_a_leader_of_this_life_answers(monkeypatch: pytest.MonkeyPatch) -> 
         with socket.create_server(("127.0.0.1", 0)) as frozen:
             port = frozen.getsockname()[1]
             async with serving(hub) as leader:
-                assert await connection.answers("127.0.0.1", [leader], KEY)
-                assert not await connection.answers("127.0.0.1", [leader], LifeKey("ab" * 32, "7.1", "n0"))
+                assert await connect.answers("127.0.0.1", [leader], KEY)
+                assert not await connect.answers("127.0.0.1", [leader], LifeKey("ab" * 32, "7.1", "n0"))
                 monkeypatch.setattr(connection, "HANDSHAKE_S", 0.2)
-                assert not await connection.answers("127.0.0.1", [port], KEY)
+                assert not await connect.answers("127.0.0.1", [port], KEY)
                 await hub.until(lambda: hub.ends == ["closed"])
-        assert not await connection.answers("127.0.0.1", [leader], KEY)
+        assert not await connect.answers("127.0.0.1", [leader], KEY)
         assert hub.messages == []
 
     run(main)
@@ -259,8 +259,8 @@ def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.Captur
     async def main() -> None:
         hub = Faulty()
         async with serving(hub) as port:
-            bad = await connection.connect("127.0.0.1", port, KEY)
-            good = await connection.connect("127.0.0.1", port, KEY)
+            bad = await connect.connect("127.0.0.1", port, KEY)
+            good = await connect.connect("127.0.0.1", port, KEY)
             bad.send(Raw(values={"type": "bad"}))
             await hub.until(lambda: hub.ends == ["closed"])
             good.send(Raw(values={"type": "fine"}))
@@ -279,7 +279,7 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
     """
     found = object()
 
-    async def connect(host: str, port: int, key: LifeKey) -> object:
+    async def dial(name: object, port: int, key: LifeKey) -> object:
         if port == 1:
             await asyncio.sleep(0.05)
             return found
@@ -289,10 +289,10 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
             raise ConnectionRefusedError from None
         return None
 
-    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(connect, "_connect", dial)
 
     async def look() -> object:
-        return await asyncio.wait_for(connection.find_leader("h", [1, 2, 3], KEY, timeout_s=300), 120)
+        return await asyncio.wait_for(connect.find_leader("h", [1, 2, 3], KEY, timeout_s=300), 120)
 
     assert found is asyncio.run(look())
 
@@ -319,7 +319,7 @@ def test_an_address_that_does_not_answer_delays_no_other(monkeypatch: pytest.Mon
             monkeypatch.setattr(loop, "getaddrinfo", both)
             async with serving(hub, ports=[port]):
                 began = time.monotonic()
-                peer = await connection.connect("leader", port, KEY)
+                peer = await connect.connect("leader", port, KEY)
                 assert time.monotonic() - began < 4
                 await peer.hang_up()
 
@@ -333,7 +333,7 @@ def test_what_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch, capfd: A
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await connection.connect("127.0.0.1", port, KEY)
+            peer = await connect.connect("127.0.0.1", port, KEY)
             peer.send(Raw(values={"type": "ask", "n": "x" * 1000}))
             peer.send(Raw(values={"type": "ask", "n": 1}))
             await hub.until(lambda: hub.messages)
