@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from launcher.node.allocation.leaderless import LeaderEnd
 
 _PATIENCE_AFTER_TERM_S = 15.0
+_TERM_COUNTS_S = 3600.0
+"""A TERM that ended nothing for so long, while the leader lived, was none of SLURM's: its grace is over."""
 _UNANSWERED_S = 60.0
 """A leader listens within moments of claiming its attempt: one that does not answer for so long has died since."""
 _UNRESOLVED_S = 45.0
@@ -130,6 +132,8 @@ class LeaderSearch:
         Raises ProtocolError after ``init_timeout_min``, when it has begun and is gone before this agent found it, and when nobody leads
         in its place.
         """
+        if self.lost and self.term_at is not None and time.monotonic() - self.term_at > _TERM_COUNTS_S:
+            self.term_at = None
         searches = {self._search(index): index for index in self._where()}
         over = threading.Event()
         watch = self._watch(over) if self.lost and self._moves and self.place is not None else None
@@ -183,7 +187,8 @@ class LeaderSearch:
         """Raise ProtocolError when nobody is to be waited for any longer."""
         patience_s = 0.0 if self.lost else _PATIENCE_AFTER_TERM_S
         if self.term_at is not None and time.monotonic() - self.term_at > patience_s and not self.leads.is_set():
-            raise ProtocolError("This agent received TERM before it found the leader; this agent exits.")
+            when = "and the leader is gone" if self.lost else "before it found the leader"
+            raise ProtocolError(f"This agent received TERM {when}; this agent exits.")
         if self._claimed_at is None and await asyncio.to_thread(self._claimed):
             self._claimed_at = time.monotonic()
         if any(search.done() for search in searches):  # found while this node's file system kept it waiting

@@ -10,6 +10,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,9 +52,19 @@ def _end(pid: int) -> None:
         return
     for process in found:
         _send(process, signal.SIGHUP)
-    _, left = psutil.wait_procs(found, timeout=_PATIENCE_S)
+    end = time.monotonic() + _PATIENCE_S
+    while (left := [process for process in found if _runs(process)]) and time.monotonic() < end:
+        time.sleep(0.02)
     for process in left:
         _send(process, signal.SIGKILL)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended. It is not waited for: the exit code of the command is `main`'s to take."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _send(process: psutil.Process, number: int) -> None:

@@ -12,10 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.node.sidecars.trackers import send_rest
 from launcher.opening import open_to_append
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.units import signal_name
 from launcher.slurm.commands import spared
+
+_PAUSES_S = (2.0, 30.0, 300.0)
+"""Before a process that has died is started again; one that dies a fourth time is left alone."""
 
 
 @dataclass
@@ -29,13 +34,39 @@ class Tracking:
     mlflow_run_id: str | None = None
     """The tracker run that a script's workers are to continue."""
     _process: asyncio.subprocess.Process | None = None
-    _listening: asyncio.Task[None] | None = None
+    _watching: asyncio.Task[None] | None = None
     _known: asyncio.Event = field(default_factory=asyncio.Event)
+    _end: dict[str, str] | None = None
+    """The order with which the attempt ends."""
+    _ending: asyncio.Event = field(default_factory=asyncio.Event)
+    _killed: bool = False
 
     async def start(self) -> None:
         """Start it, where the job wants any tracker."""
-        if not self.spec.trackers:
-            return
+        if self.spec.trackers and (process := await self._begin()) is not None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch(process))
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Hear it, and start it again where it dies: it may be killed for the memory that training takes."""
+        for pause_s in (*_PAUSES_S, None):
+            await self._listen(process)
+            code = await process.wait()
+            if code == 0 or self._killed:
+                return
+            died = f"the trackers' process ended with {signal_name(-code) if code < 0 else f'exit code {code}'}"
+            if pause_s is None:
+                return self.warn(f"{died}, again and again: `{send_rest(self.paths)}` sends the rest")
+            self.warn(f"{died} and is started again; nothing is lost")
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), pause_s)
+            if self._killed or (again := await self._begin()) is None:
+                return
+            process = again
+            if self._end is not None:
+                self._order(self._end)
+
+    async def _begin(self) -> asyncio.subprocess.Process | None:
+        """Start the process; None, with a warning, where it cannot be started."""
         try:
             self.paths.trackers.mkdir(mode=0o750, exist_ok=True)
             log = open_to_append(self.paths.trackers / "log", 0o600)
@@ -56,8 +87,10 @@ class Tracking:
                 os.close(log)
         except OSError as error:
             self.warn(f"the trackers could not be started; the run continues without them: {error.strerror or error}")
-            return
-        self._listening = asyncio.get_running_loop().create_task(self._listen(self._process))
+            return None
+        if self._killed:
+            self.kill()
+        return self._process
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None  # noqa: S101 (it is a pipe: see start)
@@ -83,26 +116,28 @@ class Tracking:
 
     def end(self, state: str, reason: str) -> None:
         """Tell the trackers how the attempt ends, now that all its metrics are written."""
-        self._order(order="end", state=state, reason=reason)
+        self._end = {"order": "end", "state": state, "reason": reason}
+        self._ending.set()
+        self._order(self._end)
 
     def kill(self) -> None:
         """Kill it, with everything it has started."""
+        self._killed = True
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def drain(self, limit_s: float) -> None:
         """Give it ``limit_s`` to deliver the rest; then kill it, with everything it has started."""
-        process, listening = self._process, self._listening
-        if process is None or listening is None:
+        if (watching := self._watching) is None:
             return
-        await asyncio.wait({listening}, timeout=limit_s)
-        if not listening.done():
-            self._order(order="late")
-            await asyncio.wait({listening}, timeout=1.0)
+        await asyncio.wait({watching}, timeout=limit_s)
+        if not watching.done():
+            self._order({"order": "late"})
+            await asyncio.wait({watching}, timeout=1.0)
         self.kill()
-        await asyncio.wait({listening, asyncio.ensure_future(process.wait())}, timeout=1.0)
+        await asyncio.wait({watching}, timeout=1.0)
 
-    def _order(self, **values: str) -> None:
+    def _order(self, values: dict[str, str]) -> None:
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write((json.dumps(values) + "\n").encode())

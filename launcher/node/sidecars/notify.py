@@ -21,6 +21,7 @@ from launcher.redact import redact
 from launcher.run.children import exit_now
 from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSubmitted
 from launcher.run.spec import RunSpec
+from launcher.run.units import signal_name
 from launcher.slurm.commands import spared
 
 _PREEMPTIONS = ("preempted", "preempted_now")
@@ -53,6 +54,7 @@ class Notifier:
         self._queue: list[tuple[str, str]] = []
         self._sending: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._dropped = False
 
     def tell(self, kind: str, text: str, *, once: bool = False) -> None:
         """Send ``text`` if the job asked for this ``kind`` of notification; returns at once.
@@ -77,6 +79,7 @@ class Notifier:
         _, late = await asyncio.wait({self._sending}, timeout=limit_s)
         if late:
             self._queue.clear()
+            self._dropped = True
             if self._process is not None:
                 _kill(self._process)
             await asyncio.wait(late, timeout=1.0)
@@ -112,6 +115,8 @@ class Notifier:
         if process.returncode and process.returncode > 0:
             said = (err.decode(errors="replace").strip().splitlines() or ["a notification failed"])[-1]
             self._warn(redact(said, self._urls))
+        elif process.returncode and not self._dropped:
+            self._warn(f"a notification could not be sent: {signal_name(-process.returncode)} ended its process")
         return process.returncode == 0
 
 

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from launcher.run.state import read_outcome, read_submission
 _POLL_S = 1.0
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Between tries while a tracker fails; the last one again and again."""
+_WELL_S = 600.0
 _READ_BYTES = 2**18
 _SETTINGS = ("seed", "deterministic", "world_size", "nodes", "tasks_per_node", "gpus_per_node", "backend")
 """Settings that decide over results: parameters of the tracker's run."""
@@ -85,7 +87,7 @@ class TrackerFeed(threading.Thread):
         self.memory["offset"] = int(self.memory.get("offset", 0))
         self._end: End | None = None
         self._over = threading.Event()
-        self._told = False
+        self._failed_at: float | None = None
         self.done = False
         """Everything has been delivered, the end included."""
 
@@ -127,7 +129,6 @@ class TrackerFeed(threading.Thread):
                 values, offsets = zip(*group, strict=True)
                 self._deliver(list(values))
                 self.memory["offset"] = offsets[-1]
-                self._told = False  # what fails from here on is told anew
                 self._keep()
             if rows:
                 continue
@@ -157,16 +158,21 @@ class TrackerFeed(threading.Thread):
             write_atomic(self._file, json.dumps(self.memory) + "\n", durable=False)
 
     def _tell(self, text: str) -> None:
-        if not self._told:
-            self._told = True
+        """Say what failed, once until all has been well for a while: a server that is up and down fails every minute."""
+        before, self._failed_at = self._failed_at, time.monotonic()
+        if before is None or self._failed_at - before > _WELL_S:
             self._say(text)
 
     def shortfall(self) -> str | None:
         """Return the warning for a tracker that has not received everything in time; None when it has."""
         if self.done:
             return None
-        command = f"python -m launcher.node.sidecars.trackers {self._paths.root}"
-        return f"tracker {self.sink.name} has not received all metrics: `{command}` sends the rest"
+        return f"tracker {self.sink.name} has not received all metrics: `{send_rest(self._paths)}` sends the rest"
+
+
+def send_rest(paths: RunPaths) -> str:
+    """Return the command that sends what an ended run's trackers have not received."""
+    return f"python -m launcher.node.sidecars.trackers {paths.root}"
 
 
 def _fresh(values: list[dict[str, Any]], marks: dict[str, int], floor: dict[str, int]) -> Iterator[MetricsRow]:

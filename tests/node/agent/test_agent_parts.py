@@ -261,6 +261,11 @@ def test_a_nodes_address(tmp_path: Path) -> None:
     assert description.disk(RunPaths(tmp_path).root)["free_bytes"]
 
 
+def test_a_temporary_folder_that_is_not_there_is_not_said_to_be_writable(tmp_path: Path) -> None:
+    """TMPDIR may name a folder of the login host: Python takes /tmp then, and so does the check."""
+    assert preflight._scratch((str(tmp_path / "none"), str(tmp_path))).detail == f"{tmp_path} can be written"
+
+
 INTERFACES = {
     "lo": ["127.0.0.1", "::1"], "idrac": ["169.254.1.2"], "virbr0": ["192.168.122.1"], "br-1f2e": ["172.18.0.1"], "eth1": ["10.9.0.1"],
     "eth0": ["10.0.0.7", "fe80::1%eth0", "2001:db8::7"],

@@ -114,6 +114,28 @@ def test_the_node_that_is_to_lead_joins_itself(tmp_path: Path, ends: Any) -> Non
     run(body())
 
 
+@pytest.mark.parametrize(("ago_s", "leaves"), [(10.0, True), (4000.0, False)])
+def test_a_term_of_long_ago_sends_no_agent_away(tmp_path: Path, ends: Any, ago_s: float, leaves: bool) -> None:
+    """It was a false alarm: the leader lived on for longer than any grace. A leader that dies now is waited for as ever."""
+    ends(None)
+
+    async def body() -> None:
+        mine = search(tmp_path, 3)
+        mine.term_at = time.monotonic() - ago_s
+        stop = await listening(Doors(mine._spec, SECRET, LIFE, NAMES, 1)) if not leaves else None
+        if leaves:
+            with pytest.raises(ProtocolError, match="received TERM and the leader is gone"):
+                await mine.find()
+        else:
+            peer = await mine.find()
+            assert peer is not None
+            peer.abort()
+            assert stop is not None
+            stop()
+
+    run(body())
+
+
 def test_the_others_find_it_where_it_leads(tmp_path: Path, ends: Any) -> None:
     """Also one that is next in line behind it: that one leads no more."""
     ends(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -486,6 +487,31 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
+
+
+def test_a_server_that_cannot_be_started_again_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host allows no more processes, say: the round was told that its log could not be opened."""
+
+    async def body() -> None:
+        server = ForkServer(preload=["json"], environ=dict(os.environ))
+        server.start()
+        await server.ready()
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "_START", "raise SystemExit")
+            patch.setattr(client.subprocess, "Popen", refuse)
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            while server._sock is not None:
+                await asyncio.sleep(0.01)
+            with pytest.raises(ForkServerError, match="cannot be started: Resource temporarily unavailable"):
+                await server.ready()
+        await server.ready()
+        await server.stop()
+
+    def refuse(*words: object, **how: object) -> object:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    asyncio.run(asyncio.wait_for(body(), WAIT_S))
 
 
 def test_a_server_that_could_not_start_anew_can_the_next_time(tmp_path: Path) -> None:

@@ -133,6 +133,28 @@ def test_a_dead_address_is_a_warning_without_the_secret():
     assert "s3cr3t" not in warnings[0]
 
 
+def test_a_message_whose_process_was_killed_is_told(monkeypatch):
+    """Where the host has no memory left "failed" is what a user waits for: that it did not go out was told nowhere."""
+    warnings: list[str] = []
+    begin = asyncio.create_subprocess_exec
+
+    async def killed(*words: str, **how: object) -> asyncio.subprocess.Process:
+        process = await begin(*words, **how)
+        process.kill()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", killed)
+
+    async def go() -> None:
+        notifier = Notifier(spec(urls=["HOOK"], on=["failed"]), {"HOOK": "json://127.0.0.1:9/s3cr3t"}, warnings.append)
+        notifier.tell("failed", "x")
+        await notifier.drain(120)
+
+    asyncio.run(go())
+
+    assert warnings == ["a notification could not be sent: SIGKILL ended its process"]
+
+
 def test_an_unset_variable_is_named_once():
     """A variable that was not set at submission is named, once."""
     warnings: list[str] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import psutil
 import pytest
 from an_event import an_event
 
+from launcher.node.leader import tracking
 from launcher.node.leader.tracking import Tracking
 from launcher.node.sidecars import sinks, trackers
 from launcher.node.sidecars.sinks import End, MetricsRow
@@ -215,12 +218,12 @@ async def attempt(
     paths: RunPaths, said: list[str], during: Callable[[], None] = lambda: None, limit_s: float = 8.0, **trackers: Any
 ) -> float:
     """One attempt's trackers from start to end; seconds that the end took."""
-    tracking = Tracking(spec_of(paths, **trackers), paths, 0, said.append)
-    await tracking.start()
+    beside = Tracking(spec_of(paths, **trackers), paths, 0, said.append)
+    await beside.start()
     await asyncio.to_thread(during)
-    tracking.end("completed", "All steps are done.")
+    beside.end("completed", "All steps are done.")
     began = time.monotonic()
-    await tracking.drain(limit_s)
+    await beside.drain(limit_s)
     return time.monotonic() - began
 
 
@@ -263,6 +266,38 @@ def test_a_missing_package_is_said_and_left_out(paths: RunPaths, monkeypatch: py
 
     assert 1 == len(said), said
     assert "pip install 'ddp-launcher[wandb]'" in said[0]
+
+
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_a_process_that_dies_is_told_and_started_again(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    """Killed for memory, say: nobody said a word, and the tracker got nothing for the rest of the attempt. Three times at most."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    row(paths, 1)
+    said: list[str] = []
+    monkeypatch.setattr(tracking, "_PAUSES_S", (0.01, 0.01))
+    listen, died = Tracking._listen, []
+
+    async def dying(self: Tracking, process: asyncio.subprocess.Process) -> None:
+        if len(died) < deaths:
+            died.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+        await listen(self, process)
+
+    monkeypatch.setattr(Tracking, "_listen", dying)
+    asyncio.run(attempt(paths, said, limit_s=LIMIT_S, tensorboard={}))
+
+    again = "the trackers' process ended with SIGKILL and is started again; nothing is lost"
+    if deaths == 1:
+        assert said == [again]
+        read = reader.EventAccumulator(str(paths.trackers / "tensorboard"))
+        read.Reload()
+        assert [e.step for e in read.Scalars("loss")] == [1]
+    else:
+        assert said[:-1] == [again] * 2
+        assert said[-1].endswith(f"again and again: `{trackers.send_rest(paths)}` sends the rest")
+    assert [] == children()
 
 
 _LEADER = """
@@ -319,7 +354,35 @@ def test_trackers_are_told_no_secret(paths: RunPaths) -> None:
     assert "width: 8" in about.job
 
 
-def test_a_fault_after_a_recovery_is_told_and_what_is_missing_at_the_end(paths: RunPaths) -> None:
+def test_a_server_that_is_up_and_down_is_told_once(paths: RunPaths) -> None:
+    """Each recovery had the next failure told anew: a rate limit made tens of thousands of warnings a day."""
+
+    class Flapping(Recorder):
+        tries = 0
+
+        def write(self, rows: list[MetricsRow]) -> None:
+            self.tries += 1
+            self.fails = self.tries % 2
+            super().write(rows)
+
+    for step in range(8):
+        row(paths, step, round_=step)  # each round is delivered by itself
+    sink, said = Flapping(), []
+    one = TrackerFeed(sink, paths, said.append)
+    one.start()
+    deadline = time.monotonic() + LIMIT_S
+    while len(sink.rows) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    one.finish(End("completed"))
+    one.join(LIMIT_S)
+
+    assert [s for s, _ in sink.rows] == list(range(8))
+    assert ["tracker recorder failed and is retried, the run continues: the server is away"] == said
+
+
+def test_a_fault_after_a_recovery_is_told_and_what_is_missing_at_the_end(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A first fault, long mended, hides no later one; the command that sends the rest is told whatever was told before."""
     row(paths, 1)
     sink, said = Recorder(fails=1), []
@@ -328,12 +391,13 @@ def test_a_fault_after_a_recovery_is_told_and_what_is_missing_at_the_end(paths: 
     deadline = time.monotonic() + LIMIT_S
     while len(sink.rows) < 1 and time.monotonic() < deadline:
         time.sleep(0.01)
+    monkeypatch.setattr(trackers, "_WELL_S", 0.0)  # long after
     sink.fails = 10**6
     row(paths, 2)
     while len(said) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
 
-    assert len(said) == 2
+    assert len(said) >= 2
     assert "sends the rest" in (one.shortfall() or "")
     sink.fails = 0
     one.finish(End("completed"))

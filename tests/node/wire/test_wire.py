@@ -342,3 +342,28 @@ def test_what_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch, capfd: A
         assert "is too large to send" in capfd.readouterr().err
 
     run(main)
+
+
+def test_a_slow_name_service_uses_up_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead first name server takes glibc 5 s, as long as a handshake may: no dial ever got through. All ports share one lookup."""
+    asked: list[object] = []
+    ask = socket.getaddrinfo
+
+    def slowly(host: Any, *words: Any, **how: Any) -> Any:
+        if host == "leader-node":
+            asked.append(host)
+            time.sleep(0.4)
+            host = "127.0.0.1"
+        return ask(host, *words, **how)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    monkeypatch.setattr(connect, "HANDSHAKE_S", 0.2)
+
+    async def main() -> None:
+        ports = [free_port() for _ in range(8)]
+        async with serving(RecordingHub(), ports=ports[-1:]):
+            peer = await connect.find_leader("leader-node", ports, KEY, timeout_s=WAIT_S)
+            await peer.hang_up()
+
+    run(main)
+    assert len(asked) == 1
