@@ -211,3 +211,12 @@ def resolve(wanted: str) -> Path:
         what = f"name it by its path, {path}, to read it" if _readable(path) else f"{path} is closed to you"
         raise RunNotFoundError(f"{wanted!r} is a run of {owner}, not yours: {what}")
     raise RunNotFoundError(_sentence(wanted, inside, refs))
+
+
+def short_name(folder: Path) -> str:
+    """Return the shortest word by which `resolve` finds the run or sweep in ``folder``: its id's ending, its id, its path."""
+    for word in (folder.name.rpartition("-")[2], folder.name):
+        with contextlib.suppress(RunNotFoundError):
+            if os.path.realpath(resolve(word)) == os.path.realpath(folder):
+                return word
+    return str(folder)

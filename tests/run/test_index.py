@@ -146,3 +146,20 @@ def test_an_empty_word_names_no_run(place: tuple[Path, Path], monkeypatch: pytes
 
     with pytest.raises(RunNotFoundError, match="the name of the run is empty"):
         index.resolve("")
+
+
+def test_the_shortest_name_of_a_run_finds_it_alone(place: tuple[Path, Path]) -> None:
+    """An ending that another run has, or that is a job's name, is none; a run that no name finds has its path."""
+    alone, twin, _ = (
+        _make(place, f"{name}-1121-0842-{tag}", 1.0) for name, tag in (("net", "k7f"), ("net", "abc"), ("gan", "abc"))
+    )
+    called = _make(place, "net-1121-0842-bert", 1.0)
+    _make(place, "bert-1121-0842-x2c", 1.0)
+    away = _make(place, "net-1121-0842-zzz", 1.0)
+    (place[1].parent / "elsewhere").mkdir()
+    away = away.rename(place[1].parent / "elsewhere" / away.name)
+    index.unregister(away.name)
+
+    found = [index.short_name(folder) for folder in (alone, twin, called, away)]
+    assert found == ["k7f", twin.name, called.name, str(away)]
+    assert [index.resolve(word) for word in found[:3]] == [alone, twin, called]

@@ -137,7 +137,7 @@ def test_a_checkpoint_that_was_deleted_is_not_recommended(tmp_path: Path) -> Non
     (broken.paths.checkpoints / "step-00000015").mkdir()  # one without a manifest is none
     (found,) = now(nan(broken, 1).state(step=120))
 
-    assert found.next == "launcher cancel k7f ends it; there is no checkpoint from before step 20"
+    assert found.next == "launcher cancel resnet50-1121-0842-k7f ends it; there is no checkpoint from before step 20"
 
 
 def test_commands_that_are_recommended_can_be_typed(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_commands_that_are_recommended_can_be_typed(tmp_path: Path) -> None:
     parsed = [context.params for line in advice for context in map(typed, line.split(", then: "))]
 
     shell, logs, cancel, resubmit = parsed
-    assert (shell["run"], shell["rank"], shell["words"]) == ("k7f", 1, ("top",))
-    assert (logs["run"], logs["rank"]) == ("k7f", 1)
-    assert cancel["run"] == resubmit["run"] == "k7f"
+    assert (shell["run"], shell["rank"], shell["words"]) == ("resnet50-1121-0842-k7f", 1, ("top",))
+    assert (logs["run"], logs["rank"]) == ("resnet50-1121-0842-k7f", 1)
+    assert cancel["run"] == resubmit["run"] == "resnet50-1121-0842-k7f"
     assert (resubmit["from_"], resubmit["fresh_code"]) == ("10", True)
 
 
