@@ -157,6 +157,17 @@ def test_a_sweeps_points_are_sorted_by_a_metric(home: Path) -> None:
     assert [line.split()[0][-1] for line in turned] == ["2", "0", "1", "3"]
 
 
+def test_a_sweep_outside_the_index_is_read_by_its_path(home: Path) -> None:
+    """Such as one of somebody else's, or where the home cannot be written: watch said that it had no points."""
+    (home / "elsewhere").mkdir(parents=True)
+    sweep(home / "elsewhere")
+    path = str(home / "elsewhere" / "lr-1121-1000-swp")
+
+    assert launcher("ls").output.startswith("no runs found")
+    assert len(launcher("ls", "--sweep", path).output.splitlines()) == 4
+    assert launcher("watch", path).output.splitlines()[-1].endswith("4 points: 1 failed, 3 completed")
+
+
 def test_a_metric_that_no_point_has_is_an_error(home: Path) -> None:
     """It says which there are; before the first metric of all nothing can be told from a name."""
     sweep(home)
