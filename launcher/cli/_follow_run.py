@@ -139,7 +139,7 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
-    waiting, bad, asked = {paths.id: locate(paths) for paths in points}, 0, float("-inf")
+    waiting, bad, asked = {paths.id: locate(paths) for paths in points}, list[str](), float("-inf")
     gone: dict[str, int] = {}  # how often in a row: a leader's last write may be on its way
     while waiting:
         time.sleep(_PERIOD_S * 4)
@@ -153,11 +153,12 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
             if outcome is None and not over:
                 continue
             state = str(outcome.get("state")) if outcome else "lost"
-            bad += state != "completed"
+            bad += [state] if state != "completed" else []
             del waiting[run]
             click.echo(f"{time.strftime('%H:%M:%S')}  {run} {state} ({len(waiting)} to go)")
     if bad:
-        raise RunFailedError(
-            f"{bad} of {len(points)} points did not complete; launcher resubmit --failed {name} continues them"
-        )
+        failed = len(bad) - bad.count("cancelled")
+        again = f"launcher resubmit --failed {name}" if failed else "launcher resubmit POINT"
+        which = "those that failed" if failed else "one that was cancelled"
+        raise RunFailedError(f"{len(bad)} of {len(points)} points did not complete; {again} continues {which}")
     click.echo(f"{name} completed: {len(points)} points")

@@ -14,7 +14,9 @@ import click
 
 from launcher.cli._follow_run import follow_run, report_end
 from launcher.config.load.load import LoadedJob
+from launcher.run.after import read_predecessors
 from launcher.run.index import short_name
+from launcher.run.units import short_list
 from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts.facts import BackendName, Facts
 from launcher.submission.facts.gather import gather_facts
@@ -60,6 +62,8 @@ def print_submitted(one: Submitted) -> None:
     if made.backend == "slurm":
         where = f"SLURM job {one.job_id}, pending"
         stop += f"     (scancel {one.job_id} works too)"
+    elif first := read_predecessors(made.spec.after):
+        where = f"on this machine, waiting for {short_list([one.run for one in first])}"
     else:
         where = f"running on this machine, {'GPUs' if made.spec.gpus_per_node else 'CPUs'} (no SLURM asked)"
     _print_next(run, where, made.warnings, f"launcher logs {word} -f", stop, made.run_dir)

@@ -117,4 +117,4 @@ def _print(table: list[list[str]], shown: int, count: int) -> None:
         return
     print_table(table)
     if count > shown:
-        click.echo(f"{count - shown} more; launcher ls --all lists them")
+        click.echo(f"{count - shown} more; --all lists them")

@@ -144,3 +144,25 @@ def test_a_point_whose_outcome_is_not_seen_yet_has_completed(
     _follow_run.follow_points("net", [paths])
 
     assert "net completed: 1 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (["completed", "cancelled"], "1 of 2 points did not complete; launcher resubmit POINT continues one that was cancelled"),
+        (["failed", "cancelled"], "2 of 2 points did not complete; launcher resubmit --failed net continues those that failed"),
+    ],
+    ids=["cancelled", "failed"],
+)  # fmt: skip
+def test_the_command_that_continues_points_is_one_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], said: str
+) -> None:
+    """`resubmit --failed` leaves cancelled points alone."""
+    monkeypatch.setattr(_follow_run, "_PERIOD_S", 0.0)
+    points = [RunPaths(tmp_path / f"net-{number}") for number in range(len(states))]
+    for paths, state in zip(points, states, strict=True):
+        paths.root.mkdir()
+        paths.submission.write_text(json.dumps({"backend": "local"}))
+        paths.outcome.write_text(json.dumps({"state": state}))
+    with pytest.raises(RunFailedError, match=said):
+        _follow_run.follow_points("net", points)

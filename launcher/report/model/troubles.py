@@ -82,7 +82,8 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
         sentence = f"The leader has written {_said_nothing(s, now)}; it may be dead or the file system slow."
         yield Trouble("silent", sentence, f"launcher logs {s.run}")
     if s.missing:
-        yield Trouble("missing", f"The run waits for {_missing(s)}.", "sinfo -R says why SLURM does not use a node")
+        look = "sinfo -R says why SLURM does not use a node" if s.backend == "slurm" else f"launcher logs {s.run}"
+        yield Trouble("missing", f"The run waits for {_missing(s)}.", look)
     if s.save_failures:
         times = "failed" if s.save_failures == 1 else f"failed {s.save_failures} times in a row"
         why = f": {formats.clean(s.save_error, 200)}" if s.save_error else ""

@@ -205,3 +205,18 @@ def test_a_rank_that_pauses_alone_is_told_after_the_third_time(tmp_path: Path) -
     (found,) = now(h)
 
     assert found.sentence == "Rank 0 (node1) kept the others waiting 3 times in the last 5 min."
+
+
+def test_a_local_run_is_not_sent_to_slurm(tmp_path: Path) -> None:
+    """`sinfo` knows nothing of the nodes that this machine plays."""
+    told = {}
+    for backend in ("slurm", "local"):
+        waits = Story(tmp_path / backend, batch=backend).submitted(backend=backend).begins().wait(95)
+        waits.state(phase="waiting", missing=[{"host": "node2", "ranks": [2, 3]}])
+        (found,) = now(waits)
+        told[backend] = found.next
+
+    assert told == {
+        "slurm": "sinfo -R says why SLURM does not use a node",
+        "local": "launcher logs resnet50-1121-0842-k7f",
+    }
