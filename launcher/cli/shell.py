@@ -37,7 +37,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
         raise StateError(
             f"{paths.id} is not running, so it has no allocation; launcher status {paths.id} shows its state"
         )
-    spec = spec_of(paths)
+    host, spec = _host(read_state(paths.state), rank, paths.id), spec_of(paths)
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
     env = _environment(paths, spec.variables, spec.python)
     # By its path: -m would look into the code directory first, which may hold a folder called launcher.
@@ -45,7 +45,6 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     if where.backend == "slurm":
         if (state := where.slurm_state()) != "RUNNING":
             raise StateError(f"{paths.id} is not running: its SLURM state is {state or 'unknown'}")
-        host = _host(read_state(paths.state), rank, paths.id)
         node = ["--nodes=1", "--ntasks=1", *([f"--nodelist={host}"] if host else [])]
         tty = ["--pty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
         how = ["--overlap", "--cpu-bind=none", "--mpi=none", "--job-name=launcher-shell", f"--chdir={paths.code}"]
