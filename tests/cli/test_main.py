@@ -431,3 +431,25 @@ def test_a_local_run_that_waits_for_another_is_not_said_to_run(
     print_submitted(SimpleNamespace(plan=plan, paths=RunPaths(tmp_path / spec.id), job_id=""))  # type: ignore[arg-type]
 
     assert capsys.readouterr().out.startswith(f"{spec.id} submitted: on this machine, waiting for a-1121-0800-abc\n")
+
+
+@pytest.mark.parametrize("after", [[], ["after=first"]], ids=["without", "with"])
+def test_a_hold_says_that_it_waits_for_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: list[str]
+) -> None:
+    """`after` is the job's, of which nothing runs yet; a rerun starts at once."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    plan = SimpleNamespace(
+        spec=SimpleNamespace(id="hold-t"), backend="local", warnings=("one",), run_dir="/runs/hold-t"
+    )
+    one = SimpleNamespace(plan=plan, paths=RunPaths(tmp_path / "hold-t"), job_id="")
+    monkeypatch.setattr("launcher.submission.reruns.submit_hold.submit_hold", lambda *_: one)
+    monkeypatch.setattr("launcher.submission.liveness.locate", lambda _: SimpleNamespace(in_foreign_job=False))
+
+    assert main(["hold", "train.py", *after]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  warning")]
+    assert told == [
+        "  warning  one",
+        *(["  warning  after: a hold waits for no run, and neither do its reruns"] if after else []),
+    ]
