@@ -17,7 +17,7 @@ from launcher.report.model.history import EventFile, as_dict
 from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome, read_state
+from launcher.run.state import read_end, read_outcome, read_state
 from launcher.submission.liveness import ASK_EVERY_S, ended, locate
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def follow_run(
     before_look: Callable[[], None] = lambda: None,
     told: Callable[[], dict[str, Any] | None] = lambda: None,
 ) -> dict[str, Any]:
-    """Print the run's progress until it has an outcome, and return the outcome.
+    """Print the run's progress until it has an outcome, and return the outcome; of an ended run without one, its history's last word.
 
     ``alive`` tells whether anything still works on the run; ``before_look`` is called four times a second. ``told``: the outcome, where
     it is known from elsewhere: NFS may show the file a minute late.
-    Raises RunFailedError when all processes have ended and none wrote an outcome.
+    Raises RunFailedError when all processes have ended and neither tells how the run did.
     """
     follower = _Follower(paths)
     gone_since: float | None = None
@@ -106,6 +106,8 @@ def follow_run(
                 return outcome
             gone_since = None if alive() else gone_since or time.monotonic()
             if gone_since is not None and time.monotonic() - gone_since > _LAST_WORDS_S:
+                if (end := read_end(paths)) is not None:
+                    return end
                 if not paths.root.is_dir():
                     raise RunFailedError(f"{paths.id} has ended: its folder {paths.root} was deleted or moved")
                 raise RunFailedError(
@@ -126,7 +128,8 @@ def report_end(paths: RunPaths, outcome: dict[str, Any]) -> None:
         )
     if state == "cancelled":
         raise RunCancelledError(f"{paths.id} was cancelled: {reason}")
-    metrics = metric_list(outcome.get("metrics") or {}, None)
+    # A history's last word has none.
+    metrics = metric_list(outcome.get("metrics") or as_dict(read_state(paths.state).get("metrics")), None)
     click.echo(f"{paths.id} {state}{f': {metrics}' if metrics else ''}")
     click.echo(f"  run      {paths.root}")
 
@@ -136,7 +139,7 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
-    waiting, bad, asked = {paths.id: locate(paths) for paths in points}, 0, float("-inf")
+    waiting, bad, asked = {paths.id: locate(paths) for paths in points}, list[str](), float("-inf")
     gone: dict[str, int] = {}  # how often in a row: a leader's last write may be on its way
     while waiting:
         time.sleep(_PERIOD_S * 4)
@@ -145,15 +148,17 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
             with contextlib.suppress(SiteError):
                 gone = {run: gone.get(run, 0) + 1 for run in ended(waiting.values())}
         for run, where in list(waiting.items()):
-            outcome = read_outcome(where.paths.outcome)
-            if outcome is None and gone.get(run, 0) < 2:
+            over = gone.get(run, 0) >= 2
+            outcome = read_end(where.paths) if over else read_outcome(where.paths.outcome)
+            if outcome is None and not over:
                 continue
             state = str(outcome.get("state")) if outcome else "lost"
-            bad += state != "completed"
+            bad += [state] if state != "completed" else []
             del waiting[run]
             click.echo(f"{time.strftime('%H:%M:%S')}  {run} {state} ({len(waiting)} to go)")
     if bad:
-        raise RunFailedError(
-            f"{bad} of {len(points)} points did not complete; launcher resubmit --failed {name} continues them"
-        )
+        failed = len(bad) - bad.count("cancelled")
+        again = f"launcher resubmit --failed {name}" if failed else "launcher resubmit POINT"
+        which = "those that failed" if failed else "one that was cancelled"
+        raise RunFailedError(f"{len(bad)} of {len(points)} points did not complete; {again} continues {which}")
     click.echo(f"{name} completed: {len(points)} points")

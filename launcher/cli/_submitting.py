@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from launcher.cli._follow_run import follow_run, report_end
 from launcher.config.load.load import LoadedJob
-from launcher.run.index import job_name
+from launcher.run.after import read_predecessors
+from launcher.run.index import short_name
+from launcher.run.units import short_list
 from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts.facts import BackendName, Facts
 from launcher.submission.facts.gather import gather_facts
@@ -53,22 +57,24 @@ def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
 
 def print_submitted(one: Submitted) -> None:
     """Print what was submitted and the commands that follow and stop it."""
-    made, run = one.plan, one.plan.spec.id
-    stop = f"launcher cancel {_short(run)} --save"
+    made, run, word = one.plan, one.plan.spec.id, _word(one.paths.root)
+    stop = f"launcher cancel {word} --save"
     if made.backend == "slurm":
         where = f"SLURM job {one.job_id}, pending"
         stop += f"     (scancel {one.job_id} works too)"
+    elif first := read_predecessors(made.spec.after):
+        where = f"on this machine, waiting for {short_list([one.run for one in first])}"
     else:
         where = f"running on this machine, {'GPUs' if made.spec.gpus_per_node else 'CPUs'} (no SLURM asked)"
-    _print_next(run, where, made.warnings, f"launcher logs {_short(run)} -f", stop, made.run_dir)
+    _print_next(run, where, made.warnings, f"launcher logs {word} -f", stop, made.run_dir)
 
 
 def print_sweep(one: SubmittedSweep) -> None:
     """Print what was submitted of a sweep and the commands that follow and stop it."""
-    short = _short(one.root.name)
-    stop = f"launcher cancel {short}     (scancel {' '.join(one.arrays)} works too)"
+    word = _word(one.root)
+    stop = f"launcher cancel {word}     (scancel {' '.join(one.arrays)} works too)"
     what = f"{len(one.points)} points, SLURM array {', '.join(one.arrays)}"
-    _print_next(one.root.name, what, one.points[0].plan.warnings, f"launcher ls --sweep {short}", stop, str(one.root))
+    _print_next(one.root.name, what, one.points[0].plan.warnings, f"launcher ls --sweep {word}", stop, str(one.root))
 
 
 def _print_next(run: str, what: str, warnings: Sequence[str], follow: str, stop: str, folder: str) -> None:
@@ -83,9 +89,9 @@ def print_warnings(warnings: Sequence[str]) -> None:
         click.echo(f"  warning  {warning}")
 
 
-def _short(run: str) -> str:
-    """Return the ending of a run's id that is enough to name it."""
-    return run[len(job_name(run)) + 11 :] or run
+def _word(folder: Path) -> str:
+    """Return what names the run, or the sweep, in a command."""
+    return shlex.quote(short_name(folder))
 
 
 def below_here(path: str) -> str:

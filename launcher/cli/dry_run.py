@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -81,9 +82,12 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
 @contextlib.contextmanager
 def _own_folder(above: str | None) -> Iterator[str]:
     """Make a folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
-    if above is not None:
-        os.makedirs(above, exist_ok=True)
-    place, stays = tempfile.mkdtemp(prefix="launcher-dry-run-", dir=above), False
+    from launcher.submission.folder import make_folder
+
+    with make_folder.writing(Path(above)) if above is not None else contextlib.nullcontext():
+        if above is not None:
+            os.makedirs(above, exist_ok=True)
+        place, stays = tempfile.mkdtemp(prefix="launcher-dry-run-", dir=above), False
     try:
         yield place
     except LauncherError as error:

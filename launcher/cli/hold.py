@@ -26,14 +26,16 @@ def command(words: tuple[str, ...], backend: BackendName) -> None:
     from launcher.submission.liveness import locate
     from launcher.submission.reruns.submit_hold import submit_hold
 
-    one = submit_hold(load_job_words(words), backend, sys.argv)
+    loaded = load_job_words(words)
+    one = submit_hold(loaded, backend, sys.argv)
     made, run = one.plan, one.plan.spec.id
     if locate(one.paths).in_foreign_job:
         click.echo(f"{run} keeps the nodes of SLURM job {one.job_id}, which stays yours")
     else:
         where = f"SLURM job {one.job_id}, pending" if made.backend == "slurm" else "on this machine"
         click.echo(f"{run} submitted: {where}")
-    print_warnings(made.warnings)
+    ignored = () if loaded.job.after is None else ("after: a hold waits for no run, and neither do its reruns",)
+    print_warnings([*made.warnings, *ignored])
     click.echo(
         f"  run code launcher rerun {run}\n  end      launcher cancel {run}\n  folder   {below_here(made.run_dir)}"
     )

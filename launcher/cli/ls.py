@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -54,9 +55,13 @@ def command(
 
 def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[ListingRow]:
     from launcher.errors import RunNotFoundError
+    from launcher.report.model.runs import known_points
     from launcher.report.text.listing import best_metric, rows, sort_by_metric
+    from launcher.run.index import is_sweep
     from launcher.run.units import short_list
 
+    if is_sweep(folder := Path(sweep).absolute()):  # one that is not in the index, too
+        known, sweep = known_points(folder), folder.name
     names = {k.sweep for k in known if k.sweep is not None and (k.sweep == sweep or k.sweep.endswith(f"-{sweep}"))}
     if len(names) != 1:
         what = f"{len(names)} sweeps match" if names else "no sweep matches"
@@ -112,4 +117,4 @@ def _print(table: list[list[str]], shown: int, count: int) -> None:
         return
     print_table(table)
     if count > shown:
-        click.echo(f"{count - shown} more; launcher ls --all lists them")
+        click.echo(f"{count - shown} more; --all lists them")

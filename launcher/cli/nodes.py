@@ -29,6 +29,7 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
     from launcher.cli._output import NO_RUNS, print_json
     from launcher.report.model.host_records import gather, load
     from launcher.report.model.runs import all_runs
+    from launcher.run.units import plural
     from launcher.slurm.hosts import expand_hosts
 
     try:
@@ -45,7 +46,8 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
         print_json([r.as_json() for r in records])
         return
     if not records:
-        click.echo("your runs have used no such host" if known else NO_RUNS)
+        what = f"no {'such ' if wanted else ''}{'suspect ' if suspect else ''}host"
+        click.echo(f"{what} in your newest {plural(len(known), 'run')}" if known else NO_RUNS)
         return
     _table(records, time.time())
 

@@ -26,9 +26,8 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     (srun --overlap) and ends with the run's allocation. The exit code is COMMAND's.
     """
     from launcher.run.own_folder import require_own
-    from launcher.run.spec import RunSpec
     from launcher.run.state import read_state
-    from launcher.submission.liveness import locate
+    from launcher.submission.liveness import locate, spec_of
     from launcher.submission.sweeps.points import single
 
     paths = single(run)
@@ -38,7 +37,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
         raise StateError(
             f"{paths.id} is not running, so it has no allocation; launcher status {paths.id} shows its state"
         )
-    spec = RunSpec.read(paths.spec)
+    host, spec = _host(read_state(paths.state), rank, paths.id), spec_of(paths)
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
     env = _environment(paths, spec.variables, spec.python)
     # By its path: -m would look into the code directory first, which may hold a folder called launcher.
@@ -46,7 +45,6 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     if where.backend == "slurm":
         if (state := where.slurm_state()) != "RUNNING":
             raise StateError(f"{paths.id} is not running: its SLURM state is {state or 'unknown'}")
-        host = _host(read_state(paths.state), rank, paths.id)
         node = ["--nodes=1", "--ntasks=1", *([f"--nodelist={host}"] if host else [])]
         tty = ["--pty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
         how = ["--overlap", "--cpu-bind=none", "--mpi=none", "--job-name=launcher-shell", f"--chdir={paths.code}"]

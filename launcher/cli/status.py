@@ -22,7 +22,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     from launcher.report.model.hearing import read_histories, run_now
     from launcher.report.model.history import read_history
     from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words, ledger
-    from launcher.report.model.runs import all_runs, find_many, summarise_all
+    from launcher.report.model.runs import all_runs, find_many, summarise_all, summary_of
     from launcher.report.model.troubles import troubles
     from launcher.report.text.listing import has_ended
     from launcher.report.text.status import colour, lines, past, standing
@@ -31,12 +31,13 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     now = time.time()
     if runs:
         histories = read_histories(find_many(runs), now)
+        summaries = summarise_all(histories, now)
     else:
         known = [k for k in all_runs() if os.path.isdir(k.root)]
         perhaps = read_histories([k.paths for k in known if not has_ended(k)], now)
-        open_ = [h for h in perhaps if h.outcome is None]  # a late warning looks as if it had begun again
-        histories = open_ or [read_history(k.paths) for k in known[:1]]
-    summaries = summarise_all(histories, now)
+        pairs = [(h, s) for h, s in zip(perhaps, summarise_all(perhaps, now), strict=True) if s.active]
+        pairs = pairs or [(h, summary_of(h, now)) for k in known[:1] for h in [read_history(k.paths)]]
+        histories, summaries = [h for h, _ in pairs], [s for _, s in pairs]
     times = [run_now(h, now) for h in histories]
     books = [ledger(h, s.ended or t) for h, s, t in zip(histories, summaries, times, strict=True)]
     wrong = [troubles(h, s, t) for h, s, t in zip(histories, summaries, times, strict=True)]

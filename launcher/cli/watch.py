@@ -9,6 +9,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,7 +49,7 @@ def command(run: str | None, as_json: bool) -> None:
     from launcher.run.paths import RunPaths
 
     paths = RunPaths(resolve(run)) if run is not None else None
-    sweep = paths.id if paths is not None and is_sweep(paths.root) else None
+    sweep = paths.root if paths is not None and is_sweep(paths.root) else None
     seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB
     if seen and not as_json:
         _live(None if sweep else paths, sweep)
@@ -62,7 +63,7 @@ def command(run: str | None, as_json: bool) -> None:
         click.get_current_context().invoke(ls, as_json=as_json)
 
 
-def _live(paths: RunPaths | None, sweep: str | None) -> None:
+def _live(paths: RunPaths | None, sweep: Path | None) -> None:
     from rich.console import Console, Group
     from rich.live import Live
 
@@ -187,7 +188,7 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
         time.sleep(_PERIOD_S)
 
 
-def _follow_sweep(sweep: str, as_json: bool) -> None:
+def _follow_sweep(sweep: Path, as_json: bool) -> None:
     """Print each point's state whenever it changes, until all have ended; then the sweep in one line."""
     from launcher.report import formats
     from launcher.report.live.feed import LISTING_EVERY_S, LiveFeed
@@ -206,6 +207,6 @@ def _follow_sweep(sweep: str, as_json: bool) -> None:
                 click.echo(Change(now, row.run, row.state, row.reason).as_json() if as_json else as_text)
         if not any(row.state in ("running", "pending") for row in points):
             if not as_json:
-                click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")
+                click.echo(f"{sweep.name}  {sweep_line(points)[1]}" if points else f"{sweep.name} has no points")
             return
         time.sleep(LISTING_EVERY_S)

@@ -148,6 +148,17 @@ def _readable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
 
 
+def _closed(path: Path) -> str:
+    """Return why the folder at ``path`` cannot be read; "" where it can, or where there is none."""
+    try:
+        owner = os.stat(path).st_uid
+    except PermissionError:
+        return "a folder above it is closed to you"
+    except (OSError, ValueError):  # no path at all, such as a name of 300 bytes
+        return ""
+    return f"it is a folder of {user_name(owner)}" if os.path.isdir(path) and not _readable(path) else ""
+
+
 def _is_own_folder(path: Path) -> bool:
     try:
         found = os.stat(path)
@@ -173,13 +184,13 @@ def resolve(wanted: str) -> Path:
     """
     if not wanted:  # such as "$RUN" where that is not set; the working directory may be a run, too
         raise RunNotFoundError("the name of the run is empty; launcher ls lists all runs")
-    path = Path(wanted).expanduser()
+    path = Path(os.path.expanduser(wanted))
     # A word alone may be a link here that somebody else has made, to another run than is meant.
     here = "/" in wanted or wanted in (".", "..") or (os.path.lexists(path) and is_own(os.lstat(path)))
     if here and (os.path.isfile(path / "spec.json") or is_sweep(path)):
         return path.absolute()
-    if here and path.is_dir() and not _readable(path):
-        raise RunNotFoundError(f"{wanted}: permission denied: it is a folder of {user_name(path.stat().st_uid)}")
+    if here and (why := _closed(path)):
+        raise RunNotFoundError(f"{wanted}: permission denied: {why}")
     refs = list_runs()
     if wanted == "@last":
         if not refs:
@@ -205,9 +216,18 @@ def resolve(wanted: str) -> Path:
     if len(inside) == 1:
         return inside[0].path
     named = [r.path for r in list_runs(check=False, foreign=True) if wanted in (r.id, job_name(r.id))]
-    theirs = [path for path in named if path.is_dir() and not is_own(path.stat())]
+    theirs = [path for path in named if os.path.isdir(path) and not _is_own_folder(path)]
     if theirs and not inside:
         path, owner = theirs[-1], user_name(theirs[-1].stat().st_uid)
         what = f"name it by its path, {path}, to read it" if _readable(path) else f"{path} is closed to you"
         raise RunNotFoundError(f"{wanted!r} is a run of {owner}, not yours: {what}")
     raise RunNotFoundError(_sentence(wanted, inside, refs))
+
+
+def short_name(folder: Path) -> str:
+    """Return the shortest word by which `resolve` finds the run or sweep in ``folder``: its id's ending, its id, its path."""
+    for word in (folder.name.rpartition("-")[2], folder.name):
+        with contextlib.suppress(RunNotFoundError):
+            if os.path.realpath(resolve(word)) == os.path.realpath(folder):
+                return word
+    return str(folder)

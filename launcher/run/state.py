@@ -41,7 +41,7 @@ from typing import Any
 
 from launcher.run import event_lines
 from launcher.run.asking import exists, load_object
-from launcher.run.events import AttemptStarted
+from launcher.run.events import AttemptStarted, Ended, RunSubmitted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.units import is_job_id
@@ -83,6 +83,17 @@ def _sound_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 read_outcome = read_object
 """Return how the run ended; None while it has not."""
+
+
+def read_end(paths: RunPaths) -> dict[str, Any] | None:
+    """Return how a run ended on which nothing works any more: its outcome, else its history's last word. None where neither tells.
+
+    NFS may show a new file a minute late, but a file that is opened as it is. The last word has no metrics.
+    """
+    if (outcome := read_outcome(paths.outcome)) is not None:
+        return outcome
+    *_, last = None, *event_lines.read(paths.events, RunSubmitted, AttemptStarted, Ended)
+    return last.raw if isinstance(last, Ended) else None
 
 
 def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", command: str = "") -> bool:

@@ -7,7 +7,8 @@ from launcher.errors import StateError
 from launcher.run import index
 from launcher.run.after import Predecessor, WaitKind, broken, may_start, state_of
 from launcher.run.paths import RunPaths
-from launcher.submission.liveness import locate
+from launcher.run.state import read_end
+from launcher.submission.liveness import RunLocation, locate
 
 
 def predecessors(after: str | After | None) -> list[Predecessor]:
@@ -27,7 +28,7 @@ def predecessors(after: str | After | None) -> list[Predecessor]:
             one = Predecessor(kind, str(paths.root), where.job_id if where.backend == "slurm" else "")
             state = state_of(one)
             if state is None and not where.alive(fresh=True):
-                state = "failed"  # it was killed and left no outcome
+                state = _end_of(where)
             if state is None and where.hold is not None:
                 raise StateError(
                     f"after: {paths.id} trains in {where.hold.id}, whose job goes on when it has ended; submit the job then"
@@ -37,6 +38,14 @@ def predecessors(after: str | After | None) -> list[Predecessor]:
             elif not may_start(kind, state):
                 raise StateError(f"after: {broken(one, state).replace('It never started', 'the job can never start')}")
     return found
+
+
+def _end_of(where: RunLocation) -> str:
+    """Return how a run ended on which nothing works and whose outcome is not seen: it was killed, or NFS shows it late."""
+    if (end := read_end(where.paths)) is not None:
+        return str(end.get("state"))
+    # A batch script ends with 0 only after its run has completed; that of a hold, whatever its reruns did.
+    return "completed" if where.hold is None and where.latest_state == "COMPLETED" else "failed"
 
 
 def check_same_backend(after: list[Predecessor], backend: str) -> None:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from launcher.errors import SiteError, StateError
+from launcher.errors import RunDirError, SiteError, StateError
 from launcher.run import event_lines
 from launcher.run.events import JobNamed, RunSubmitted
+from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 from launcher.run.spec import RunSpec
@@ -113,11 +114,22 @@ class RunLocation:
             )
 
 
+def spec_of(paths: RunPaths) -> RunSpec:
+    """Return what the nodes know of the run. Raises RunDirError where its spec cannot be read."""
+    try:
+        return RunSpec.read(paths.spec)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+    except NO_JSON:
+        why = "it is half-written or no spec"
+    raise RunDirError(f"{paths.spec} cannot be read: {why}")
+
+
 def is_hold(paths: RunPaths) -> bool:
     """Return whether the run only keeps an allocation; False where its spec cannot be read."""
     try:
-        return RunSpec.read(paths.spec).hold
-    except (OSError, ValueError):
+        return spec_of(paths).hold
+    except RunDirError:
         return False
 
 
@@ -174,8 +186,8 @@ def _squeue(*options: str) -> str:
 def withdraw_early(paths: RunPaths) -> None:
     """Cancel the job that waits, held, for the next attempt of a run (``restart.queue_early``). Never raises."""
     try:
-        spec = RunSpec.read(paths.spec)
-    except (OSError, ValueError):
+        spec = spec_of(paths)
+    except RunDirError:
         return  # the job is held, and starts only when somebody releases it
     if spec.batch == "slurm" and spec.restart.queue_early:
         cancel_held(spec.id, besides=RunLocation(paths, read_submission(paths.submission)).job_id)

@@ -21,7 +21,7 @@ from launcher.run.events import RerunEnded, RerunStarted
 from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome, read_submission
+from launcher.run.state import read_end, read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
@@ -227,7 +227,7 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     with make_folder.writing(paths.root):
         put_left_back([paths])
-    outcome = read_outcome(paths.outcome) or {}
+    outcome = read_end(paths) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
         raise StateError(
             f"{paths.id} completed at step {outcome.get('step')}: nothing is left to do. "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from launcher.cli.dry_run import rehearsal_lines
-from launcher.errors import DrillError
+from launcher.cli.dry_run import _own_folder, rehearsal_lines
+from launcher.errors import DrillError, RunDirError
 from launcher.run.worker_texts import UNORDERED
 from launcher.submission.rehearsal.rehearse import Rehearsal, RehearsedRun, check_drill
 
@@ -83,3 +84,13 @@ def test_a_failed_drill_names_the_usual_causes(differs: tuple[str, ...], causes:
 
     with pytest.raises(DrillError, match=rf"{causes}.*docs/scripts\.md"):
         check_drill(replace(WHOLE, first=first, differs=differs))
+
+
+def test_a_folder_of_runs_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    """A rehearsal on real nodes keeps its runs where the job's are; below a file there is no folder."""
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RunDirError, match="file/runs: not a directory; set runs_dir"),
+        _own_folder(str(tmp_path / "file" / "runs")),
+    ):
+        pass

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 
 from launcher.cli import _follow_run
 from launcher.cli import main as main_module
 from launcher.errors import RunFailedError
+from launcher.run import event_lines
 from launcher.run.paths import RunPaths
 
 FOLLOWS = """
@@ -114,3 +116,53 @@ def test_a_run_whose_folder_was_deleted_is_followed_to_its_end(run: Path, monkey
 
     with pytest.raises(RunFailedError, match=f"{run.name} has ended: its folder {run} was deleted or moved"):
         _follow_run.follow_run(RunPaths(run), lambda: False)
+
+
+def test_a_run_whose_outcome_is_not_seen_yet_ended_as_its_history_says(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NFS shows a new file late: a completed run was called failed. Its metrics are the last picture's."""
+    monkeypatch.setattr(_follow_run, "_LAST_WORDS_S", 0.0)
+    paths = RunPaths(run)
+    event_lines.append(paths.events, an_event("ended", attempt=0, state="completed", reason="All is done.", step=100))
+    _follow_run.report_end(paths, _follow_run.follow_run(paths, lambda: False))
+
+    assert f"{run.name} completed: loss 0.125" in capsys.readouterr().out
+
+
+def test_a_point_whose_outcome_is_not_seen_yet_has_completed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SLURM does not know its job any more, and its history says how it ended: it is not lost."""
+    monkeypatch.setattr(_follow_run, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(_follow_run, "ASK_EVERY_S", 0.0)
+    paths = RunPaths(run)
+    paths.submission.write_text(
+        json.dumps({"backend": "local", "host": os.uname().nodename, "pid": 2**30, "pid_started": 1})
+    )
+    event_lines.append(paths.events, an_event("ended", attempt=0, state="completed", reason="All is done.", step=100))
+    _follow_run.follow_points("net", [paths])
+
+    assert "net completed: 1 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (["completed", "cancelled"], "1 of 2 points did not complete; launcher resubmit POINT continues one that was cancelled"),
+        (["failed", "cancelled"], "2 of 2 points did not complete; launcher resubmit --failed net continues those that failed"),
+    ],
+    ids=["cancelled", "failed"],
+)  # fmt: skip
+def test_the_command_that_continues_points_is_one_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], said: str
+) -> None:
+    """`resubmit --failed` leaves cancelled points alone."""
+    monkeypatch.setattr(_follow_run, "_PERIOD_S", 0.0)
+    points = [RunPaths(tmp_path / f"net-{number}") for number in range(len(states))]
+    for paths, state in zip(points, states, strict=True):
+        paths.root.mkdir()
+        paths.submission.write_text(json.dumps({"backend": "local"}))
+        paths.outcome.write_text(json.dumps({"state": state}))
+    with pytest.raises(RunFailedError, match=said):
+        _follow_run.follow_points("net", points)

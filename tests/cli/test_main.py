@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -17,7 +18,9 @@ from squeue import squeue_line
 
 from launcher import errors
 from launcher.cli import main as main_module
+from launcher.cli._submitting import print_submitted
 from launcher.cli.main import cli, main
+from launcher.run.paths import RunPaths
 
 VERBS = cli.list_commands(click.Context(cli))
 START = [sys.executable, "-m", "launcher"]
@@ -415,3 +418,38 @@ def test_arguments_of_a_script_are_sent_behind_the_dashes(
     said = capsys.readouterr().err
     assert said.endswith(f"Write arguments of the script after --: {hint}\n" if hint else said)
     assert ("after --" in said) == bool(hint)
+
+
+def test_a_local_run_that_waits_for_another_is_not_said_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its leader waits for the run in `after`."""
+    spec = SimpleNamespace(
+        id="b-1121-0842-k7f", gpus_per_node=0, after=[{"kind": "ok", "run_dir": "/runs/a-1121-0800-abc"}]
+    )
+    plan = SimpleNamespace(spec=spec, backend="local", warnings=(), run_dir="/runs/b-1121-0842-k7f")
+    print_submitted(SimpleNamespace(plan=plan, paths=RunPaths(tmp_path / spec.id), job_id=""))  # type: ignore[arg-type]
+
+    assert capsys.readouterr().out.startswith(f"{spec.id} submitted: on this machine, waiting for a-1121-0800-abc\n")
+
+
+@pytest.mark.parametrize("after", [[], ["after=first"]], ids=["without", "with"])
+def test_a_hold_says_that_it_waits_for_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: list[str]
+) -> None:
+    """`after` is the job's, of which nothing runs yet; a rerun starts at once."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    plan = SimpleNamespace(
+        spec=SimpleNamespace(id="hold-t"), backend="local", warnings=("one",), run_dir="/runs/hold-t"
+    )
+    one = SimpleNamespace(plan=plan, paths=RunPaths(tmp_path / "hold-t"), job_id="")
+    monkeypatch.setattr("launcher.submission.reruns.submit_hold.submit_hold", lambda *_: one)
+    monkeypatch.setattr("launcher.submission.liveness.locate", lambda _: SimpleNamespace(in_foreign_job=False))
+
+    assert main(["hold", "train.py", *after]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  warning")]
+    assert told == [
+        "  warning  one",
+        *(["  warning  after: a hold waits for no run, and neither do its reruns"] if after else []),
+    ]

@@ -17,6 +17,7 @@ from squeue import squeue_line
 
 from launcher.cli import clean
 from launcher.cli.main import main
+from launcher.errors import RunDirError
 from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
@@ -402,6 +403,29 @@ def test_a_shell_needs_a_running_run(runs: Path, capsys: pytest.CaptureFixture[s
 
     assert main(["shell", "k7f", "nvidia-smi"]) == 16
     assert "is not running" in capsys.readouterr().err
+
+
+def test_a_shell_of_a_rank_that_is_not_there_is_refused_without_slurm_too(
+    runs: Path, sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It opened one without a word: on this machine all ranks are on one host."""
+    here = {"host": os.uname().nodename, "pid": sleeper.pid, "pid_started": mark_of(sleeper.pid)}
+    paths = _run(runs, "net-1121-0842-k7f", backend="local", job_id=None, **here)
+    paths.state.write_text(json.dumps({"ranks": [{"rank": 0, "host": "here"}]}))
+
+    assert main(["shell", "--rank", "9", "k7f", "true"]) == 16
+    assert "net-1121-0842-k7f has no rank 9 now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["shell", "k7f", "true"], ["rerun", "k7f"]], ids=" ".join)
+def test_a_torn_spec_is_a_sentence(runs: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """A full disk may leave half of it: both verbs need what it says."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    (runs.parent / "fake" / "queue").write_text(squeue_line("42", "RUNNING"))
+    paths.spec.write_text('{"id": "net')
+
+    assert main(words) == RunDirError.exit_code
+    assert f"{paths.spec} cannot be read: it is half-written or no spec" in capsys.readouterr().err
 
 
 def test_a_sweep_is_cancelled_by_one_scancel(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from modes import bound_by_modes
 from rich_run import make
 
 from launcher.cli.main import main
@@ -28,7 +27,6 @@ from launcher.run.events import parse_event
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
-CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2  # linux/capability.h
 STATES = ("completed", "failed", "running")
 FILES = ("events.jsonl", "state.json", "outcome.json", "spec.json", "submission.json", "metrics.jsonl", "samples.jsonl",
          "environment.json", "job.yaml", "logs/attempt-1/round-0/rank-00000.log")  # fmt: skip
@@ -250,25 +248,3 @@ def test_a_run_of_somebody_else_is_no_fault(originals: dict[str, Path], place: P
                 if words == ["status", "{run}"] and wounded.name in ("events.jsonl", "spec.json", "state.json"):
                     assert f"{wounded.name}: could not be read (Permission denied)" in said
         wounded.chmod(0o700)
-
-
-@contextmanager
-def bound_by_modes() -> Iterator[None]:
-    """Root reads whatever the modes say: without the capabilities that let it, it is bound by them as anybody else.
-
-    The effective set alone changes (capset(2); version 3 of its structures), so that it can be had back.
-    """
-    if os.geteuid():
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    held = (ctypes.c_uint32 * 6)()  # (effective, permitted, inheritable) of capabilities 0-31, then of 32-63
-    assert libc.capget(header, held) == 0, os.strerror(ctypes.get_errno())
-    fewer = (ctypes.c_uint32 * 6)(*held)
-    fewer[0] &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
-    assert libc.capset(header, fewer) == 0, os.strerror(ctypes.get_errno())
-    try:
-        yield
-    finally:
-        assert libc.capset(header, held) == 0, os.strerror(ctypes.get_errno())

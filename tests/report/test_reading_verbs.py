@@ -94,6 +94,16 @@ def test_status_without_a_run_shows_what_is_not_over(home: Path) -> None:
     assert [v["run"] for v in json.loads(launcher("status", "--json").output)] == ["other-1121-1200-abc"]
 
 
+def test_status_without_a_run_leaves_out_one_that_died(home: Path) -> None:
+    """It left no outcome, so it was shown for ever as one that has not ended, and the newest run was hidden."""
+    died = Story(home, "died", "1121-0700-abc", batch="local").submitted(backend="local").begins()
+    died.paths.submission.write_text(json.dumps({"backend": "local", "host": os.uname().nodename, "pid": 2**30}))
+    completed(home)
+    assert [v["state"] for v in json.loads(launcher("status", "died", "abc", "--json").output)] == ["failed", "failed"]
+
+    assert [v["run"] for v in json.loads(launcher("status", "--json").output)] == ["resnet50-1121-0842-k7f"]
+
+
 def test_a_warning_behind_the_end_opens_no_run(home: Path) -> None:
     """News that a hanging hook did not take is warned of seconds after the outcome: the run has ended all the same."""
     over = completed(home)
@@ -155,6 +165,34 @@ def test_a_sweeps_points_are_sorted_by_a_metric(home: Path) -> None:
     assert [line.split()[0][-1] for line in lines] == ["1", "0", "2", "3"]
     assert "params.lr=0.1" in lines[0]
     assert [line.split()[0][-1] for line in turned] == ["2", "0", "1", "3"]
+
+
+def test_a_sweep_outside_the_index_is_read_by_its_path(home: Path) -> None:
+    """Such as one of somebody else's, or where the home cannot be written: watch said that it had no points."""
+    (home / "elsewhere").mkdir(parents=True)
+    sweep(home / "elsewhere")
+    path = str(home / "elsewhere" / "lr-1121-1000-swp")
+
+    assert launcher("ls").output.startswith("no runs found")
+    assert len(launcher("ls", "--sweep", path).output.splitlines()) == 4
+    assert launcher("watch", path).output.splitlines()[-1].endswith("4 points: 1 failed, 3 completed")
+
+
+def test_what_a_list_leaves_out_is_shown_by_the_same_command(home: Path) -> None:
+    """`ls --all` lists no points: of the command that was typed, --all lists the rest."""
+    sweep(home)
+    for words in (["--sweep", "swp"], ["--state", "completed"]):
+        cut, whole = launcher("ls", "-n", "1", *words).output, launcher("ls", "--all", *words).output
+        assert cut.splitlines()[-1] == f"{len(whole.splitlines()) - 1} more; --all lists them"
+
+
+def test_no_host_of_that_kind_is_told_of_the_runs_that_were_read(home: Path) -> None:
+    """Runs beyond --runs may have used the host, and a host that is not suspect was used."""
+    completed(home)
+    failed(home)
+
+    assert launcher("nodes", "node9", "--runs", "1").output == "no such host in your newest 1 run\n"
+    assert launcher("nodes", "--suspect").output == "no suspect host in your newest 2 runs\n"
 
 
 def test_a_metric_that_no_point_has_is_an_error(home: Path) -> None:

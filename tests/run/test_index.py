@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from modes import bound_by_modes
 
 from launcher.cli._options import complete_run
 from launcher.errors import RunNotFoundError
@@ -146,3 +147,43 @@ def test_an_empty_word_names_no_run(place: tuple[Path, Path], monkeypatch: pytes
 
     with pytest.raises(RunNotFoundError, match="the name of the run is empty"):
         index.resolve("")
+
+
+def test_the_shortest_name_of_a_run_finds_it_alone(place: tuple[Path, Path]) -> None:
+    """An ending that another run has, or that is a job's name, is none; a run that no name finds has its path."""
+    alone, twin, _ = (
+        _make(place, f"{name}-1121-0842-{tag}", 1.0) for name, tag in (("net", "k7f"), ("net", "abc"), ("gan", "abc"))
+    )
+    called = _make(place, "net-1121-0842-bert", 1.0)
+    _make(place, "bert-1121-0842-x2c", 1.0)
+    away = _make(place, "net-1121-0842-zzz", 1.0)
+    (place[1].parent / "elsewhere").mkdir()
+    away = away.rename(place[1].parent / "elsewhere" / away.name)
+    index.unregister(away.name)
+
+    found = [index.short_name(folder) for folder in (alone, twin, called, away)]
+    assert found == ["k7f", twin.name, called.name, str(away)]
+    assert [index.resolve(word) for word in found[:3]] == [alone, twin, called]
+
+
+@pytest.mark.parametrize(
+    "word", ["~nosuch", "~nosuch/runs/net", "a" * 300, f"/{'a' * 300}/net"], ids=lambda word: word[:10]
+)
+def test_a_word_that_is_no_path_is_no_run(place: tuple[Path, Path], word: str) -> None:
+    """A home of nobody, a name longer than any: no run has that name, and nothing breaks."""
+    with pytest.raises(RunNotFoundError, match="no run matches"):
+        index.resolve(word)
+
+
+def test_a_run_in_a_closed_folder_is_refused(place: tuple[Path, Path]) -> None:
+    """By its path in one sentence; its name finds nothing."""
+    run = _make(place, "net-1121-0842-k7f", 1.0)
+    place[1].chmod(0)
+    with (
+        bound_by_modes(),
+        pytest.raises(RunNotFoundError, match="permission denied: a folder above it is closed to you"),
+    ):
+        index.resolve(str(run))
+    with bound_by_modes(), pytest.raises(RunNotFoundError, match="no run matches 'net'"):
+        index.resolve("net")
+    place[1].chmod(0o700)

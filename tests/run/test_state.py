@@ -10,7 +10,7 @@ from an_event import an_event
 
 from launcher.run import event_lines
 from launcher.run.paths import RunPaths
-from launcher.run.state import agent_logs, is_this_job
+from launcher.run.state import agent_logs, is_this_job, read_end
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -60,3 +60,21 @@ def test_an_id_that_was_given_away_again_is_another_job(said: dict[str, str], ou
 
     assert is_this_job(submission, Path("/runs/point"), **said) is ours
     assert is_this_job({"job_id": "7"}, Path("/runs/point"), **said)
+
+
+def test_a_history_tells_the_end_before_the_outcome_is_seen(tmp_path: Path) -> None:
+    """NFS shows a new file late: the last word counts until the run begins again, and an outcome counts more."""
+    paths = RunPaths(tmp_path)
+    assert read_end(paths) is None
+    event_lines.append(paths.events, an_event("attempt_started", attempt=0))
+    assert read_end(paths) is None
+    event_lines.append(paths.events, an_event("ended", attempt=0, state="completed", step=7))
+    event_lines.append(paths.events, an_event("warning", attempt=0, text="a tracker failed"))
+    end = read_end(paths)
+    assert end is not None
+    assert (end["state"], end["step"]) == ("completed", 7)
+
+    event_lines.append(paths.events, an_event("submitted", attempt=None, by="resubmit"))
+    assert read_end(paths) is None
+    paths.outcome.write_text(json.dumps({"state": "cancelled"}))
+    assert read_end(paths) == {"state": "cancelled"}

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from an_event import an_event
 from planning import facts
 from squeue import squeue_line
 
 from launcher.config.load.load import LoadedJob
 from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError, SubmitError
-from launcher.run import index, processes
+from launcher.run import event_lines, index, processes
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -504,6 +505,15 @@ def test_a_change_that_would_change_nothing_is_refused(
             resubmit.fork(first.paths, "net2", how)
     else:
         assert resubmit.fork(first.paths, "net2", how).paths.root.parent.name == "elsewhere"
+
+
+@pytest.mark.torch
+def test_a_completed_run_whose_outcome_is_not_seen_yet_is_not_run_again(job: Make, slurm: Path, home: Path) -> None:
+    """NFS shows a new file late: the history's last word says that nothing is left to do."""
+    first = _submit(job(name="net"), _facts(home))
+    event_lines.append(first.paths.events, an_event("ended", attempt=0, state="completed", reason="Done.", step=10))
+    with pytest.raises(StateError, match="completed at step 10: nothing is left to do"):
+        resubmit.resubmit(first.paths, resubmit.Again())
 
 
 @pytest.mark.torch

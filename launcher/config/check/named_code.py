@@ -27,6 +27,13 @@ from launcher.config.document.validation import did_you_mean, suggestion
 
 def check_code(job: Job, code_dir: Path) -> list[Problem]:
     """List what is wrong with the code a job names."""
+    try:
+        return _check_code(job, code_dir)
+    except OSError as error:  # such as a folder that is closed to this user
+        return [_wrong("code.dir", f"{error.filename or code_dir}: {(error.strerror or str(error)).lower()}")]
+
+
+def _check_code(job: Job, code_dir: Path) -> list[Problem]:
     if not code_dir.is_dir():
         return [_wrong("code.dir", f"directory not found: {code_dir}")]
     problems = [

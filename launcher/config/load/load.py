@@ -77,7 +77,7 @@ class LoadedJob:
     @property
     def code_dir(self) -> Path:
         """The code directory, absolute."""
-        return (self.base_dir / Path(self.job.code.dir).expanduser()).resolve()
+        return (self.base_dir / os.path.expanduser(self.job.code.dir)).resolve()
 
     @property
     def executed(self) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ def target_layer(target: str) -> tuple[Layer, Path]:
     """Make a job of a script; its code directory is the working directory where the script is below that."""
     base = Path.cwd()
     if not target.startswith("-m "):
-        file = Path(target).expanduser()
+        file = Path(os.path.expanduser(target))
         file = file if file.is_absolute() else base / file
         if base not in file.parents:
             base = file.parent

@@ -55,9 +55,9 @@ def user_profile(environ: Mapping[str, str] = os.environ) -> Path:
 
 def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """List the profiles of this machine and user, weakest first; the file of $LAUNCHER_SITE must exist."""
-    chosen = Path(environ.get("LAUNCHER_SITE", "")).expanduser()
+    chosen = Path(os.path.expanduser(environ.get("LAUNCHER_SITE", "")))
     paths = (ADMIN_PROFILE, chosen, user_profile(environ))
-    return [path for path in paths if path.is_file() or path == chosen != Path()]
+    return [path for path in paths if os.path.isfile(path) or path == chosen != Path()]
 
 
 def load_site(sites: list[Path] | None = None) -> SiteProfile:

@@ -231,4 +231,4 @@ def _next(explained: Explanation, s: RunSummary) -> str:
     then = explained.next
     if s.hold not in (None, s.run):
         then = re.sub(r"launcher resubmit \{run\}(?: --code)?$", "launcher rerun {run}", then)
-    return then.replace("{run}", s.run.rsplit("-", 1)[-1])
+    return then.replace("{run}", s.run)

@@ -15,7 +15,7 @@ from launcher.opening import open_regular
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
 from launcher.report.model.ledger import Ledger, ledger
-from launcher.report.model.runs import all_runs, ask_slurm, summarise_all
+from launcher.report.model.runs import all_runs, ask_slurm, known_points, summarise_all
 from launcher.report.model.series import metric_series, usage
 from launcher.report.model.summary import RunSummary
 from launcher.report.text.listing import ListingRow, group_sweeps, grouped_rows, main_metric_name
@@ -68,16 +68,15 @@ class LiveFeed:
         self.hidden = 0
         """Older runs that the overview leaves out."""
         self._hearing = Hearing()
-        self._listed: tuple[float, str | None, list[list[ListingRow]]] = (-math.inf, None, [])
+        self._listed: tuple[float, Path | None, list[list[ListingRow]]] = (-math.inf, None, [])
         self._slurm: dict[str, tuple[float, Mapping[str, JobView] | None]] = {}
         """By job: when SLURM was asked, and its answer of then."""
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
-    def overview(self, now: float, *, sweep: str | None = None) -> list[list[ListingRow]]:
-        """List runs, newest first: one row each, or all points of a sweep together. With ``sweep``, list its points."""
+    def overview(self, now: float, *, sweep: Path | None = None) -> list[list[ListingRow]]:
+        """List runs, newest first: one row each, or all points of a sweep together. Of the sweep in a folder, list its points."""
         if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._listed[1] != sweep:
-            known = all_runs()
-            every = group_sweeps(known) if sweep is None else [[k] for k in known if k.sweep == sweep]
+            every = group_sweeps(all_runs()) if sweep is None else [[k] for k in known_points(sweep)]
             groups = every[:_MOST_LISTED] if sweep is None else every
             self.hidden = len(every) - len(groups)
             self._listed = (time.monotonic(), sweep, grouped_rows(groups, now, self._ask, self._read_all))

@@ -155,7 +155,7 @@ def _facts(d: Detail, width: int, room: int) -> list[Text]:
     advice = advice_in_words(advise(d.history, d.book))
     values = labelled(d.summary, d.now, wrong=wrong, goodput=goodput, cost=cost, advice=advice)
     parts = {label: [values[label]] for label in _ALWAYS if label in values}
-    for label in ("trouble", "reason"):
+    for label in ("trouble", "next", "reason"):
         if sum(map(len, parts.values())) < room and label in parts:
             parts[label] = wrap(values[label], width - _LABEL, max_lines=2, placeholder=" …")
     for label in _WITH_ROOM:

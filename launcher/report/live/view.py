@@ -13,6 +13,7 @@ from launcher.report.live.feed import Detail, LiveFeed
 from launcher.report.live.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
 from launcher.report.text.listing import ListingRow
 from launcher.run.events import RoundStarted
+from launcher.run.index import is_sweep
 from launcher.run.paths import RunPaths
 
 _SAME = {"k": "up", "j": "down", "esc": "left", "backspace": "left", "h": "left", "enter": "right"}
@@ -26,8 +27,8 @@ class View:
     feed: LiveFeed
     stop: Callable[[RunPaths], str]
     run: RunPaths | None = None
-    sweep: str | None = None
-    """Its points are shown, not all runs."""
+    sweep: Path | None = None
+    """The folder of a sweep whose points are shown, not all runs."""
     only_one: bool = False
     """Begun with a RUN or a sweep: going back quits."""
     place: int = 0
@@ -51,8 +52,8 @@ class View:
         if self.run is None:
             self._groups = sorted_groups(self.feed.overview(now, sweep=self.sweep))
             self.place = min(self.place, max(0, len(self._groups) - 1))
-            hidden = self.feed.hidden
-            return overview_screen(self._groups, self.place, width, height, now, note, hidden, sweep=self.sweep)
+            hidden, sweep = self.feed.hidden, self.sweep.name if self.sweep else None
+            return overview_screen(self._groups, self.place, width, height, now, note, hidden, sweep=sweep)
         self._detail = detail = self.feed.detail(self.run, now)
         self.rank = min(self.rank, max(0, len(detail.summary.ranks) - 1))
         if not self.log:
@@ -103,8 +104,9 @@ class View:
             self.log, self.back = True, 0
         elif self._groups:
             row = self._groups[self.place][0]
-            if self.sweep is None and row.sweep is not None:
-                self.sweep, self.place = row.sweep, 0
+            around = Path(row.dir).parent
+            if self.sweep is None and row.sweep is not None and is_sweep(around):  # a fork of a point lies elsewhere
+                self.sweep, self.place = around, 0
             else:
                 self.run, self.rank = RunPaths(Path(row.dir)), 0
 

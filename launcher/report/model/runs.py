@@ -57,14 +57,14 @@ def all_runs(*, foreign: bool = False) -> list[Known]:
     found: list[Known] = []
     for ref in reversed(list_runs(check=False, foreign=foreign)):
         of_sweep = os.path.isfile(f"{ref.path}/{SWEEP_FILE}")
-        found += _points(ref.path, ref.id) if of_sweep else [Known(str(ref.path))]
+        found += known_points(ref.path, ref.id) if of_sweep else [Known(str(ref.path))]
     # A point that was resubmitted has a link of its own.
     in_sweeps = {k.id for k in found if k.sweep}
     return [k for k in found if k.sweep or k.id not in in_sweeps]
 
 
-def _points(folder: Path, sweep: str) -> list[Known]:
-    """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides."""
+def known_points(folder: Path, sweep: str = "") -> list[Known]:
+    """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides. ``sweep``: its id, else the folder's name."""
     listed = map(as_dict, as_list((read_object(folder / SWEEP_FILE) or {}).get("points")))
     overrides = {as_text(point.get("run")): [str(o) for o in as_list(point.get("overrides"))] for point in listed}
     try:
@@ -73,7 +73,7 @@ def _points(folder: Path, sweep: str) -> list[Known]:
         )
     except OSError:
         return []
-    return [Known(f"{folder}/{name}", sweep, overrides.get(name, [])) for name in names]
+    return [Known(f"{folder}/{name}", sweep or folder.name, overrides.get(name, [])) for name in names]
 
 
 def find(name: str) -> RunPaths:
@@ -89,7 +89,7 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
     found: list[RunPaths] = []
     for name in names:
         path = resolve(name)
-        found += [k.paths for k in _points(path, path.name)] if is_sweep(path) else [RunPaths(path)]
+        found += [k.paths for k in known_points(path)] if is_sweep(path) else [RunPaths(path)]
     return found
 
 

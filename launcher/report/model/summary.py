@@ -16,6 +16,7 @@ from launcher.report.model.history import History, as_dict, as_list, as_number, 
 from launcher.report.model.problems import faults
 from launcher.report.model.verdict import State, verdict
 from launcher.run import events as ev
+from launcher.run.units import short_list
 
 if TYPE_CHECKING:
     from launcher.slurm.jobs import JobView
@@ -116,6 +117,8 @@ class RunSummary:
     """Of a rerun: the hold in whose allocation it trains. Of a hold: itself."""
     rerun: str | None = None
     """Of a hold: the run that trains in it now."""
+    waits_for: list[str] = field(default_factory=list)
+    """Without SLURM: the runs in `after` for which its leader waits now."""
     overrides: list[str] = field(default_factory=list)
     """What that point sets: ["params.lr=0.1"]."""
     exit_code: int | None = None
@@ -131,6 +134,8 @@ class RunSummary:
     @property
     def doing(self) -> str:
         """What a running run does: its phase as a participle."""
+        if self.waits_for:
+            return f"waiting for {short_list(self.waits_for)}"
         return {
             "waiting": "waiting for its nodes",
             "preflight": "checking its nodes",
@@ -172,7 +177,7 @@ def summarise_history(
     state, reason, extra = verdict(history, slurm, now, values["backend"], values["job_id"])
     values |= {"state": state, "reason": reason} | extra
     if state != "running":
-        values |= {"rate": None, "eta_s": None, "missing": [], "left_here_s": None}
+        values |= {"rate": None, "eta_s": None, "missing": [], "left_here_s": None, "waits_for": []}
     if state == "pending":
         values |= {"nodes": [], "ranks": [], "spares": [], "phase": ""}
     return RunSummary(**values, file_faults=faults(history, active=state in ("pending", "running")))
@@ -193,7 +198,10 @@ def _identity(h: History) -> dict[str, Any]:
         job_id = started.job_id
     backend = submitted.backend if submitted is not None else None
     sweep = as_dict(h.submission.get("sweep"))
-    latest = h.last(ev.RerunStarted, ev.RerunEnded)
+    latest, newest = (
+        h.last(ev.RerunStarted, ev.RerunEnded),
+        h.last(ev.AttemptStarted, ev.Waiting, ev.RoundStarted, ev.Ended),
+    )
     return {
         "run": h.paths.id,
         "name": as_text(h.spec.get("name"), _name_of(h.paths.id)),
@@ -203,6 +211,7 @@ def _identity(h: History) -> dict[str, Any]:
         "sweep": as_text(sweep.get("id")) or None,
         "hold": as_text(h.spec.get("held_by")) or (h.paths.id if h.spec.get("hold") else None),
         "rerun": latest.run if isinstance(latest, ev.RerunStarted) else None,
+        "waits_for": newest.runs if isinstance(newest, ev.Waiting) else [],
         "overrides": [str(o) for o in as_list(sweep.get("overrides"))],
     }
 

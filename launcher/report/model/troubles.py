@@ -53,11 +53,6 @@ def _said_nothing(s: RunSummary, now: float) -> str:
     return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing recently"
 
 
-def _short(s: RunSummary) -> str:
-    """The end of a run's id, by which commands find it."""
-    return s.run.rsplit("-", 1)[-1]
-
-
 def _pending(h: History, s: RunSummary) -> Iterator[Trouble]:
     if (off := kept_off(h, s)) is not None:
         yield Trouble("excluded", off.sentence, off.command)
@@ -72,7 +67,7 @@ def _reason(h: History, s: RunSummary) -> PendingReason | None:
     reservation = job_option(h, "reservation") if s.reason.startswith("Reservation") else ""
     nodes = job_option(h, "nodelist") if s.reason.startswith("ReqNode") else ""
     names = {"partition": s.partition, "reservation": reservation, "nodes": nodes}
-    return pending_reason(s.reason, _short(s), s.job_id or "JOB", **names)
+    return pending_reason(s.reason, s.run, s.job_id or "JOB", **names)
 
 
 def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
@@ -85,9 +80,10 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
         return
     if s.silent and s.heard is not None:
         sentence = f"The leader has written {_said_nothing(s, now)}; it may be dead or the file system slow."
-        yield Trouble("silent", sentence, f"launcher logs {_short(s)}")
+        yield Trouble("silent", sentence, f"launcher logs {s.run}")
     if s.missing:
-        yield Trouble("missing", f"The run waits for {_missing(s)}.", "sinfo -R says why SLURM does not use a node")
+        look = "sinfo -R says why SLURM does not use a node" if s.backend == "slurm" else f"launcher logs {s.run}"
+        yield Trouble("missing", f"The run waits for {_missing(s)}.", look)
     if s.save_failures:
         times = "failed" if s.save_failures == 1 else f"failed {s.save_failures} times in a row"
         why = f": {formats.clean(s.save_error, 200)}" if s.save_error else ""
@@ -112,7 +108,7 @@ def _signal(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
     if e is None or e.meaning != "nothing" or e.attempt != s.attempt or now - e.t > _SIGNAL_S:
         return
     sentence = f"SIG{e.name} came {formats.ago(now - e.t)}, and SLURM did not send it: training goes on."
-    yield Trouble("signal", sentence, f"launcher cancel {_short(s)} --save saves and ends it")
+    yield Trouble("signal", sentence, f"launcher cancel {s.run} --save saves and ends it")
 
 
 def _missing(s: RunSummary) -> str:
@@ -157,8 +153,8 @@ def _go_back(h: History, s: RunSummary, step: int | None) -> str:
     """How to continue from before it."""
     good = [saved for saved in h.checkpoints if saved < (step or 0)]
     if not good:
-        return f"launcher cancel {_short(s)} ends it; there is no checkpoint from before step {formats.count(step)}"
-    return f"launcher cancel {_short(s)}, then: launcher resubmit {_short(s)} --code --from {max(good)}"
+        return f"launcher cancel {s.run} ends it; there is no checkpoint from before step {formats.count(step)}"
+    return f"launcher cancel {s.run}, then: launcher resubmit {s.run} --code --from {max(good)}"
 
 
 def _ended(s: RunSummary, now: float) -> Iterator[Trouble]:
@@ -174,7 +170,7 @@ def _ended(s: RunSummary, now: float) -> Iterator[Trouble]:
     sentence = (
         f"{ranks_ended} {have} ended; {ranks_left} {are} still in the script, {formats.duration(now - since)} so far."
     )
-    yield Trouble("ended", sentence[0].upper() + sentence[1:], f"launcher logs {_short(s)} --rank {others[0]}")
+    yield Trouble("ended", sentence[0].upper() + sentence[1:], f"launcher logs {s.run} --rank {others[0]}")
 
 
 def _slow(s: RunSummary) -> Iterator[Trouble]:
@@ -195,7 +191,7 @@ def _slow(s: RunSummary) -> Iterator[Trouble]:
     data = next((as_number(r.get("data_part")) for r in s.ranks if r.get("rank") == worst), None)
     part = f" ({100 * data:.0f} % of it waiting for data)" if data is not None and data >= _WAITS else ""
     look = (
-        f"launcher shell --rank {worst} {_short(s)} top"
+        f"launcher shell --rank {worst} {s.run} top"
         if not part
         else f"look at the data set's file system on {_host(s, worst)}"
     )

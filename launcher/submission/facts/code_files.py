@@ -85,7 +85,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _described(root: Path, names: Iterable[str], *, git: bool, closed: list[str]) -> CodeFacts:
-    """Look at each of ``names``. ``closed``: folders that cannot be read."""
+    """Look at each of ``names``. ``closed``: folders that cannot be read; files are added."""
     files: list[tuple[str, int]] = []
     links: dict[bool, list[tuple[str, str]]] = {False: [], True: []}  # by whether they stay inside
     doubt, known = "", {""}
@@ -99,6 +99,9 @@ def _described(root: Path, names: Iterable[str], *, git: bool, closed: list[str]
                 files += [(name, 0)] if inside else []
                 links[inside].append((name, str(target)))
             elif stat.S_ISREG(found.st_mode):
+                if not os.access(path, os.R_OK, effective_ids=True):
+                    closed.append(name)
+                    continue
                 files.append((name, found.st_size))
                 if not is_link or path.suffix in _CODE:  # data of others is no doubt
                     doubt = doubt or _doubt(root, name, found, known)

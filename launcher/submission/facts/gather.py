@@ -108,7 +108,7 @@ def _image(loaded: LoadedJob) -> tuple[str | None, bool]:
         return image, False
     with loaded.placing():
         path = (loaded.base_dir / _expanded("environment.container", image)).absolute()
-    return str(path), not path.exists()
+    return str(path), not os.path.exists(path)
 
 
 def _staged(job: Job, python: Interpreter, code: CodeFacts, backend: BackendName, runs_dir: Path) -> StagedFiles | None:
@@ -154,7 +154,10 @@ def code_facts(loaded: LoadedJob, runs_dir: Path, skip: Sequence[Path] = ()) -> 
     root = loaded.code_dir
     if not os.path.isdir(root):
         raise ConfigError(f"code.dir: {root} is not a directory")
-    about = script_facts(loaded.job.script or "", root)
+    try:
+        about = script_facts(loaded.job.script or "", root)
+    except OSError as error:  # a module that the script imports is in a folder that is closed to this user
+        raise ConfigError(f"code.dir: {error.filename or root}: {(error.strerror or str(error)).lower()}") from None
     if not loaded.job.code.snapshot:
         return CodeFacts(root=str(root), **about)
     found = code_files.listing(root, [*(root / name for name in loaded.job.code.link), runs_dir, *skip])

@@ -120,7 +120,8 @@ def rehearse(
     killed = (chance.randrange(base.spec.world_size), chance.randint(saved + 1, first.steps - 1))
     tell(f"rehearsing again: rank {killed[0]} is killed at step {killed[1]}, after the checkpoint of step {saved}")
     checkpoint = replace(base.spec.checkpoint, interval_steps=saved, interval_min=None, enabled=True)
-    changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
+    restart = replace(base.spec.restart, max_restarts=max(1, base.spec.restart.max_restarts))  # the kill is the drill's
+    changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint, "restart": restart}
     second = _run(base, stage, loaded, changes)
     rounds = _rounds(RunPaths(Path(second.run_dir)))
     resumed = next((e.resume_step for e in rounds if e.resume_step), None)

@@ -22,14 +22,15 @@ from launcher.submission.facts.facts import Facts, SlurmFacts
 from launcher.submission.facts.gather import gather_facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_about, write_own
+from launcher.submission.liveness import spec_of
 from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 
 def hold_of(paths: RunPaths) -> RunPaths:
-    """Return the hold that a run is, or in which it trains or trained. Raises StateError where it is neither."""
+    """Return the hold that a run is, or in which it trains or trained. Raises StateError where it is neither, and RunDirError."""
     require_own(paths.root)
-    spec = RunSpec.read(paths.spec)
+    spec = spec_of(paths)
     if spec.hold:
         return paths
     if spec.held_by is None:
@@ -49,7 +50,7 @@ def make_rerun(loaded: LoadedJob, hold: RunPaths, argv: Sequence[str]) -> submit
     """
     if loaded.job.sweep:
         raise ConfigError("sweep: a hold runs one job after the other; name one point's values")
-    spec = RunSpec.read(hold.spec)
+    spec = spec_of(hold)
     before = read_submission(hold.submission)
     told = loaded.origin.get("restart.max_restarts")
     attended = told is None or told.source != COMMAND_LINE  # somebody waits: what fails is told at once

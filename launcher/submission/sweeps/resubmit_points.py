@@ -19,7 +19,7 @@ from launcher.frozen import frozen
 from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
 from launcher.run.paths import SWEEP_FILE, RunPaths
-from launcher.run.state import read_outcome
+from launcher.run.state import read_end, read_outcome
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.folder import make_folder, snapshot
@@ -85,10 +85,10 @@ def _resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> lis
 
 def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
     """Return the points that failed, or whose processes died without an outcome. Raises SiteError."""
-    outcomes = {paths.id: read_outcome(paths.outcome) for paths in points}
-    open_ = [locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()]
-    failed = ended(open_) | {run for run, outcome in outcomes.items() if outcome and outcome.get("state") == "failed"}
-    return [paths for paths in points if paths.id in failed]
+    without = {paths.id for paths in points if read_outcome(paths.outcome) is None}
+    gone = ended([locate(paths) for paths in points if paths.id in without and paths.submission.exists()])
+    over = [paths for paths in points if paths.id in gone or paths.id not in without]
+    return [paths for paths in over if (read_end(paths) or {"state": "failed"}).get("state") == "failed"]
 
 
 def _script_key(one: Resubmission) -> str:

@@ -69,7 +69,7 @@ def next_of(tmp_path: Path, exception: str, message: str, links: tuple[str, ...]
 )
 def test_what_was_not_copied_is_linked(tmp_path: Path, message: str, path: str, link: str) -> None:
     """The outermost folder that the copy lacks; of a folder that is there, all of it; what lies at the top by itself."""
-    said = f"{path} is in ROOT, but is not copied into the run; link it: launcher resubmit k7f --code {link}"
+    said = f"{path} is in ROOT, but is not copied into the run; link it: launcher resubmit resnet50-1121-0842-k7f --code {link}"
 
     assert next_of(tmp_path, "FileNotFoundError", message) == said
 
@@ -78,7 +78,7 @@ def test_the_folder_of_the_script_is_not_linked(tmp_path: Path) -> None:
     """Beside the script a missing file is linked alone: the code itself stays a copy."""
     said = next_of(tmp_path, "FileNotFoundError", NO_SUCH.format("lab/vocab.txt"), target="lab/train.py")
 
-    assert said.endswith("launcher resubmit k7f --code 'code.link=[lab/vocab.txt]'")
+    assert said.endswith("launcher resubmit resnet50-1121-0842-k7f --code 'code.link=[lab/vocab.txt]'")
 
 
 def test_earlier_links_are_kept(tmp_path: Path) -> None:
@@ -100,7 +100,10 @@ def test_earlier_links_are_kept(tmp_path: Path) -> None:
 )
 def test_other_missing_files_are_the_codes_fault(tmp_path: Path, exception: str, message: str) -> None:
     """What was copied, what is in neither place, what lies outside, what is no path: the usual advice."""
-    assert next_of(tmp_path, exception, message) == "correct the code, then: launcher resubmit k7f --code"
+    assert (
+        next_of(tmp_path, exception, message)
+        == "correct the code, then: launcher resubmit resnet50-1121-0842-k7f --code"
+    )
 
 
 def test_a_run_without_its_copy_is_not_judged(tmp_path: Path) -> None:

@@ -429,7 +429,7 @@ def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
         "  victims  ranks 0-2 (failed because of it, 0.2 to 0.8 s later)",
         "  did      2 restarts, same error at the same step each time: stopped",
         "  safe     step 100, complete on disk",
-        "  next     use a smaller batch, then: launcher resubmit k7f",
+        "  next     use a smaller batch, then: launcher resubmit resnet50-1121-0842-k7f",
     ]
 
 
@@ -835,13 +835,16 @@ def test_a_checkpoint_that_cannot_be_loaded_names_type_and_option(tmp_path: Path
     told = why(fails(training(tmp_path), raised("launcher.errors.CheckpointError", message)))
 
     assert "holds a collections.deque and cannot be loaded safely; resubmit --unsafe-load loads it" in told.sentence
-    assert dict(told.rows)["next"] == "if you trust the file: launcher resubmit k7f --unsafe-load"
+    assert dict(told.rows)["next"] == "if you trust the file: launcher resubmit resnet50-1121-0842-k7f --unsafe-load"
 
     message = (
         "the checkpoint cannot be unpickled (x); define or import C before attach(), then resubmit --code --unsafe-load"
     )
     told = why(fails(training(tmp_path / "2"), raised("launcher.errors.CheckpointError", message, kind="unloadable")))
-    assert dict(told.rows)["next"] == "correct the code, then: launcher resubmit k7f --code --unsafe-load"
+    assert (
+        dict(told.rows)["next"]
+        == "correct the code, then: launcher resubmit resnet50-1121-0842-k7f --code --unsafe-load"
+    )
 
 
 @pytest.mark.parametrize(

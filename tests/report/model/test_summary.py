@@ -64,6 +64,25 @@ def test_missing_hosts_are_named_while_waiting(tmp_path: Path) -> None:
     )
 
 
+def test_a_leader_that_waits_for_another_run_says_for_which(tmp_path: Path) -> None:
+    """Without SLURM; its nodes are all there. Once its round has begun, and once it has ended, it waits for nobody."""
+    story = (
+        Story(tmp_path, batch="local")
+        .submitted(backend="local")
+        .begins()
+        .event("waiting", runs=["first-1121-0800-abc"])
+    )
+    story.state(phase="waiting")
+    s = summarise_history(story.history(), None, story.t)
+
+    assert "  phase    waiting for first-1121-0800-abc" in lines(s, story.t, wrong=[])
+    assert explain(story.history(), s, story.t).sentence == (
+        "Nothing has gone wrong so far: the run is waiting for first-1121-0800-abc."
+    )
+    story.round_starts()
+    assert summarise_history(story.history(), None, story.t).waits_for == []
+
+
 @pytest.mark.parametrize("junk", ["", "{", "null", "[1]", '{"state": 5, "t": "x"}', '{"t": 1e999}', "\x00\x01"])
 def test_torn_and_foreign_files_are_survived(tmp_path: Path, junk: str) -> None:
     """Whatever a file holds, a summary comes out and can be printed."""

@@ -137,7 +137,7 @@ def test_a_checkpoint_that_was_deleted_is_not_recommended(tmp_path: Path) -> Non
     (broken.paths.checkpoints / "step-00000015").mkdir()  # one without a manifest is none
     (found,) = now(nan(broken, 1).state(step=120))
 
-    assert found.next == "launcher cancel k7f ends it; there is no checkpoint from before step 20"
+    assert found.next == "launcher cancel resnet50-1121-0842-k7f ends it; there is no checkpoint from before step 20"
 
 
 def test_commands_that_are_recommended_can_be_typed(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_commands_that_are_recommended_can_be_typed(tmp_path: Path) -> None:
     parsed = [context.params for line in advice for context in map(typed, line.split(", then: "))]
 
     shell, logs, cancel, resubmit = parsed
-    assert (shell["run"], shell["rank"], shell["words"]) == ("k7f", 1, ("top",))
-    assert (logs["run"], logs["rank"]) == ("k7f", 1)
-    assert cancel["run"] == resubmit["run"] == "k7f"
+    assert (shell["run"], shell["rank"], shell["words"]) == ("resnet50-1121-0842-k7f", 1, ("top",))
+    assert (logs["run"], logs["rank"]) == ("resnet50-1121-0842-k7f", 1)
+    assert cancel["run"] == resubmit["run"] == "resnet50-1121-0842-k7f"
     assert (resubmit["from_"], resubmit["fresh_code"]) == ("10", True)
 
 
@@ -205,3 +205,18 @@ def test_a_rank_that_pauses_alone_is_told_after_the_third_time(tmp_path: Path) -
     (found,) = now(h)
 
     assert found.sentence == "Rank 0 (node1) kept the others waiting 3 times in the last 5 min."
+
+
+def test_a_local_run_is_not_sent_to_slurm(tmp_path: Path) -> None:
+    """`sinfo` knows nothing of the nodes that this machine plays."""
+    told = {}
+    for backend in ("slurm", "local"):
+        waits = Story(tmp_path / backend, batch=backend).submitted(backend=backend).begins().wait(95)
+        waits.state(phase="waiting", missing=[{"host": "node2", "ranks": [2, 3]}])
+        (found,) = now(waits)
+        told[backend] = found.next
+
+    assert told == {
+        "slurm": "sinfo -R says why SLURM does not use a node",
+        "local": "launcher logs resnet50-1121-0842-k7f",
+    }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from modes import bound_by_modes
 from planning import facts
 
 from launcher.config.load.load import LoadedJob
@@ -155,6 +156,21 @@ def test_what_cannot_be_read_is_named_and_a_broken_disk_is_no_gap(
     told = [text for text in plan(loaded, facts(code=found)).warnings if "cannot be read" in text]
     assert [text.partition(" in ")[0] for text in told] == (
         [f"closed{'/a.py' if git else ''}"] if number == errno.EACCES else []
+    )
+
+
+def test_a_file_that_may_not_be_read_is_named_and_not_copied(job: Make, repo: Path) -> None:
+    """The plan said nothing of it, and the submission failed: one of somebody else's, in a job that is vouched for."""
+    _tree(repo, "secret.txt").joinpath("secret.txt").chmod(0)
+    loaded = job(code={"dir": str(repo)})
+    with bound_by_modes():
+        found = code_facts(loaded, repo / "runs")
+        snapshot.copy_code(found, repo.parent / "copy", [], snapshot=True, mode=0o700)
+
+    assert sorted(os.listdir(repo.parent / "copy")) == [".gitignore", "train.py"]
+    assert (
+        f"secret.txt in {repo} cannot be read (permission denied) and will not be copied"
+        in plan(loaded, facts(code=found)).warnings
     )
 
 

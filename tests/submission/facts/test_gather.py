@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from modes import bound_by_modes
 
+from launcher.config.check.named_code import check_code
 from launcher.config.load.load import LoadedJob
 from launcher.config.load.site_profile import SiteProfile
 from launcher.errors import ConfigError, InterpreterError
@@ -133,6 +135,25 @@ def test_the_local_backend_does_not_ask_slurm(job: Make, tmp_path: Path, monkeyp
     assert not facts.slurm.found
     assert [name for name, _ in facts.code.files] == ["lab/__init__.py", "lab/tasks.py", "lab/train.py", "train.py"]
     assert facts.free_bytes
+
+
+def test_closed_folders_are_sentences(job: Make, tmp_path: Path) -> None:
+    """An image, a code directory and a module of the script may lie where this user may not look."""
+    closed = tmp_path / "closed"
+    (closed / "code").mkdir(parents=True)
+    (closed / "code" / "train.py").touch()
+    with_image = job(environment={"container": str(closed / "lab.sif")})
+    elsewhere = job(code={"dir": str(closed / "code")})
+    (tmp_path / "net.py").write_text("import closed.net\n")
+    imports = job(script="net.py")
+    closed.chmod(0)
+    with bound_by_modes():
+        assert gather.gather_facts(with_image, backend="local").image_missing
+        (problem,) = check_code(elsewhere.job, elsewhere.code_dir)
+        assert problem.message == f"{closed / 'code'}: permission denied"
+        with pytest.raises(ConfigError, match=rf"code\.dir: {closed}\S*: permission denied"):
+            gather.gather_facts(imports, backend="local")
+    closed.chmod(0o700)
 
 
 def test_a_missing_code_directory_is_a_sentence(job: Make, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from an_event import an_event
 from planning import facts
 
 from launcher.config.load.load import LoadedJob
 from launcher.errors import RunNotFoundError, StateError, SubmitError
-from launcher.run import files, index
+from launcher.run import event_lines, files, index
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec
@@ -30,7 +31,7 @@ from launcher.submission.facts.facts import CodeFacts, Facts, SlurmFacts
 from launcher.submission.resubmit import Again
 from launcher.submission.sweeps import submit_sweep
 from launcher.submission.sweeps.points import own_runs_of, points_of
-from launcher.submission.sweeps.resubmit_points import resubmit_points
+from launcher.submission.sweeps.resubmit_points import failed_of, resubmit_points
 
 Make = Callable[..., LoadedJob]
 
@@ -207,6 +208,18 @@ def test_points_are_submitted_again_as_one_array(
     assert [p.outcome.exists() for p in points] == [refused] * 2
     assert refused or stat.S_IMODE((again / "submit.sbatch").stat().st_mode) == 0o600
     assert [e["type"] for e in read_lines(points[0].events)][1:] == ["submitted", *(["warning"] if refused else [])]
+
+
+def test_a_completed_point_whose_outcome_is_not_seen_yet_is_not_submitted_again(
+    job: Make, slurm: Path, tmp_path: Path
+) -> None:
+    """NFS shows a new file late: its history tells how it ended. A point without a last word was killed, so it failed."""
+    root = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), ["launcher", "submit"]).root
+    done, failed, cancelled, *killed = points_of(root)
+    for paths, state in ((done, "completed"), (failed, "failed"), (cancelled, "cancelled")):
+        event_lines.append(paths.events, an_event("ended", attempt=0, state=state, reason="It ended.", exit_code=0))
+
+    assert failed_of(points_of(root)) == [failed, *killed]
 
 
 def test_a_sweep_needs_slurm(job: Make, slurm: Path, tmp_path: Path) -> None:
