@@ -9,13 +9,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from launcher.errors import SubmitError
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import environment_for_sbatch
 
 if TYPE_CHECKING:
+    from launcher.node.agent.main import AgentMain
     from launcher.submission.plan.submission_plan import SubmissionPlan
 
 # What sbatch and submitit say when the controller may have taken the job although no answer came, or none that could be read.
@@ -73,7 +74,7 @@ def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str]) -> list[str]:
         if killed or _UNCLEAR.search(text):
             job_id = _look_for(str(plan.parameters["job_name"]), environment, why, looks=1 if killed else _LOOKS)
             if job_id is not None:
-                return _adopt(_pickles(Path(folder)) - before, job_id)
+                return _adopt(_pickles(Path(folder)) - before, run_dirs, job_id)
         raise SubmitError(f"sbatch refused the job: {why}") from None
 
 
@@ -104,13 +105,18 @@ def _pickles(folder: Path) -> set[Path]:
     return {p for p in folder.glob("*.pkl") if re.fullmatch(r"[0-9a-f]{32}\.pkl", p.name)}
 
 
-def _adopt(pickles: set[Path], job_id: str) -> list[str]:
-    """Do what submitit does after sbatch's answer: give pickles the names that the job's tasks wait for."""
-    from submitit.core.utils import JobPaths
+def _adopt(pickles: set[Path], run_dirs: Sequence[str], job_id: str) -> list[str]:
+    """Do what submitit does after sbatch's answer: give each run's pickle the name that its task waits for.
 
-    ids = [job_id] if len(pickles) == 1 else [f"{job_id}_{i}" for i in range(len(pickles))]
-    for one, pickle in zip(ids, sorted(pickles, key=lambda p: p.stat().st_mtime_ns), strict=True):
-        JobPaths(pickle.parent, job_id=one).move_temporary_file(pickle, "submitted_pickle")
+    Their times do not tell the order in which they were written: it took less than the file system tells apart.
+    """
+    from submitit.core.utils import DelayedSubmission, JobPaths
+
+    held = {pickle: cast("AgentMain", DelayedSubmission.load(pickle).function) for pickle in pickles}
+    of_run = {agent.run_dir: pickle for pickle, agent in held.items()}
+    ids = [job_id] if len(run_dirs) == 1 else [f"{job_id}_{i}" for i in range(len(run_dirs))]
+    for one, run_dir in zip(ids, run_dirs, strict=True):
+        JobPaths(of_run[run_dir].parent, job_id=one).move_temporary_file(of_run[run_dir], "submitted_pickle")
     return ids
 
 
