@@ -186,6 +186,24 @@ def test_a_sweep_whose_answer_was_lost_trains_each_points_own_run(job: Make, slu
     assert _trained_by(one) == [str(p.root) for p in points_of(one.root)]
 
 
+@pytest.mark.parametrize("taken", [True, False], ids=["slurm took it", "slurm has not taken it"])
+def test_a_second_array_whose_answer_was_lost_is_not_taken_for_the_first(
+    job: Make, slurm: Path, tmp_path: Path, *, taken: bool
+) -> None:
+    """Both arrays have the sweep's name. The one that is not known yet is adopted; where there is none, nothing is left queued."""
+    (slurm / "lost-at-1").touch()
+    (slurm / "squeue").write_text(f"#!/bin/sh\necho 100\necho 100\n{'echo 77' if taken else ''}\n")
+    if not taken:
+        with pytest.raises(SubmitError, match="Socket timed out"):
+            submit_sweep.submit_points(_sweep(job), _facts(tmp_path, array=4), [])
+        assert (slurm / "cancelled").read_text() == "100\n"
+        return
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path, array=4), [])
+
+    assert one.arrays == ("100", "77")
+    assert _trained_by(one) == [str(p.root) for p in points_of(one.root)]
+
+
 def test_sweeps_and_points_are_found_by_name(job: Make, slurm: Path, tmp_path: Path) -> None:
     """The sweep by its ending means all points, a point by its own ending means itself."""
     one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
