@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.errors import SiteError, StateError
+from launcher.errors import LauncherError, SiteError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
@@ -91,15 +91,20 @@ def _stop_inside(paths: RunPaths, *, save: bool) -> Cancelled:
     return Cancelled(f"{paths.id} is {'cancelled' if over else 'being cancelled'}; the allocation stays", over=over)
 
 
-def cancel_points(runs: Sequence[RunPaths]) -> int:
+def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) -> int:
     """Cancel a sweep's points: one scancel for all, outcomes for those without a leader. Return how many have not ended.
 
-    Raises SiteError when SLURM does not answer or refuses.
+    ``failed`` gets why a point, by its id, cannot be cancelled. Raises SiteError when SLURM does not answer or refuses.
     """
+    jobs: dict[RunLocation, str] = {}
     for paths in runs:
         require_own(paths.root, executes=False)
-    places = [locate(paths) for paths in runs if read_outcome(paths.outcome) is None]
-    jobs = {where: where.job_id for where in places}
+        if read_outcome(paths.outcome) is None:
+            try:
+                where = locate(paths)
+                jobs[where] = where.job_id
+            except StateError as error:
+                failed[paths.id] = error
     left = open_jobs(jobs)
     if left:
         _announce([where.paths for where in left], lambda: scancel(*left.values()))

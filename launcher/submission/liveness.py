@@ -9,6 +9,7 @@ from typing import Any
 from launcher.errors import SiteError, StateError
 from launcher.run import event_lines
 from launcher.run.events import JobNamed, RunSubmitted
+from launcher.run.files import Damage
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 from launcher.run.spec import RunSpec
@@ -122,8 +123,11 @@ def is_hold(paths: RunPaths) -> bool:
 
 
 def locate(paths: RunPaths) -> RunLocation:
-    """Return where the run is. Raises StateError when it was never submitted."""
-    submission = read_submission(paths.submission)
+    """Return where the run is. Raises StateError when it was never submitted, or its submission.json cannot be read."""
+    damage: list[Damage] = []
+    submission = read_submission(paths.submission, damage)
+    if damage:
+        raise StateError(f"{paths.submission} cannot be read ({damage[0].why}), so the job of the run is not known")
     if not submission:
         raise StateError(f"{paths.id} has no submission.json: it was never submitted")
     return RunLocation(paths, submission)

@@ -215,3 +215,52 @@ def test_when_slurm_refuses_no_points_request_stays(
     assert main(["cancel", "swp"]) != 0
     assert capsys.readouterr().err == "launcher: scancel failed: Access denied\n"
     assert [(p.request.exists(), p.outcome.exists()) for p in points.values()] == [(False, False), (False, False)]
+
+
+@pytest.mark.parametrize("words", [["cancel", "swp"], ["cancel", "swp", "--save"]])
+@pytest.mark.parametrize("torn", ["", '{"points": [{"ru', "[]", '{"points": 3}'])
+def test_a_sweep_whose_list_cannot_be_read_is_cancelled(
+    site: Site, tmp_path: Path, torn: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its points are the folders in it that hold a run; what else is there, its code included, is no point."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="PENDING")
+    sweep = points["50"].root.parent
+    for folder in (*(p.root for p in points.values()), sweep / "code"):
+        folder.mkdir(exist_ok=True)
+        (folder / "spec.json").write_text("{}")
+    (sweep / "sweep.json").write_text(torn)
+
+    assert main(words) == 0
+    assert [(read_outcome(p.outcome) or {})["state"] for p in points.values()] == ["cancelled", "cancelled"]
+    assert "50" in site.asked.read_text().split()
+    assert "51" in site.asked.read_text().split()
+
+
+@pytest.mark.parametrize("words", [["cancel", "swp"], ["cancel", "swp", "--save"], ["resubmit", "--failed", "swp"]])
+def test_a_sweep_of_which_no_point_is_found_is_not_called_done(
+    site: Site, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither sweep.json nor the folder tells of one: a sentence and an exit code, since jobs may be there all the same."""
+    sweep = _sweep(site, tmp_path, job50="PENDING")["50"].root.parent
+    (sweep / "sweep.json").write_text("")  # and the points of `_sweep` have no spec.json
+
+    assert main(words) == 16
+    assert capsys.readouterr().err == f"launcher: {sweep.name} is a sweep, and no point of it is found in {sweep}\n"
+
+
+def test_a_point_whose_job_is_not_known_keeps_no_other_from_being_cancelled(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One point's submission.json is torn: the others are cancelled, and it is named with the reason."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="PENDING")
+    points["51"].submission.write_text('{"backend": "slu')
+
+    assert main(["cancel", "swp"]) == 16
+    said = capsys.readouterr()
+    assert site.asked.read_text() == "50 52\n"
+    assert said.out == "2 of 3 points have ended\n"
+    assert said.err == (
+        f"{points['51'].id} is not cancelled: {points['51'].submission} cannot be read (it is half-written or not JSON), "
+        "so the job of the run is not known\n"
+    )
+    assert [p.outcome.exists() for p in points.values()] == [True, False, True]
