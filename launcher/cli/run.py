@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli._options import JobCommand, load_job_words
-from launcher.errors import RunFailedError
+from launcher.errors import RunDirError, RunFailedError
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -81,8 +81,9 @@ class _Stop:
         except RunFailedError:
             if not self._stopped:
                 raise
-        write_cancelled([self._paths], "it was killed" if self._count > 2 else "it was stopped before it started")
-        return read_outcome(self._paths.outcome) or {}
+        why = "it was killed" if self._count > 2 else "it was stopped before it started"
+        write_cancelled([self._paths], why)
+        return read_outcome(self._paths.outcome) or {"state": "cancelled", "reason": why}  # none on a full disk
 
     def _heed(self) -> None:
         while self._asked:
@@ -105,9 +106,13 @@ class _Stop:
     def _save(self) -> None:
         from launcher.submission.folder.requests import request_stop
 
-        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)  # into /dev/null after a HUP
-        request_stop(self._paths, save=True)
+        said = "saving and stopping; Ctrl-C again stops without saving"
+        try:
+            request_stop(self._paths, save=True)
+        except RunDirError as error:  # such as a full disk, on which nothing is saved either
+            said = f"stopping without saving: {error}"
         self._agents.terminate()
+        click.echo(f"\n{said}", err=True)  # into /dev/null after a HUP
 
     def _cancel(self) -> None:
         click.echo("\nstopping", err=True)

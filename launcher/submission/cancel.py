@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.errors import LauncherError, SiteError, StateError
+from launcher.errors import LauncherError, RunDirError, SiteError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
@@ -125,10 +126,12 @@ def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) ->
 def _announce(runs: Sequence[RunPaths], order: Callable[[], None], *, save: bool = False) -> None:
     """Write a request into each of ``runs``, then give the ``order`` (a signal, scancel); remove the requests when that fails.
 
-    Also of a cancel: a run that is moving to another job at this moment learns of it by the request alone.
+    Also of a cancel: a run that is moving to another job at this moment learns of it by the request alone. But a full disk
+    does not keep a run from being cancelled.
     """
     for paths in runs:
-        request_stop(paths, save=save)
+        with contextlib.suppress(*(() if save else (RunDirError,))):
+            request_stop(paths, save=save)
     try:
         order()
     except (SiteError, StateError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from squeue import squeue_line
 from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
 from launcher.run import event_lines, index
+from launcher.run import state as state_files
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
 
@@ -154,6 +156,52 @@ def test_another_job_with_its_id_is_left_alone(site: Site, end: End, capsys: pyt
 
     assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
     assert (site.asked.read_text(), site.request()) == ("", None)
+
+
+@pytest.fixture
+def full_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the runs is full: no file can be written."""
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(state_files, "write_atomic", full)
+    monkeypatch.setattr(event_lines, "append_line", full)
+
+
+@pytest.mark.parametrize("was", ["PENDING", "RUNNING"])
+def test_a_full_disk_keeps_no_run_from_being_cancelled(
+    site: Site, full_disk: None, was: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scancel needs no file of the run: the job is cancelled without a request, and without an outcome where none fits."""
+    site.queue.write_text(squeue_line("42", was))
+
+    assert main(["cancel", "k7f"]) == 0
+    assert capsys.readouterr().out == f"{site.paths.id} is cancelled\n"
+    assert site.asked.read_text() == "42\n"
+
+
+def test_on_a_full_disk_a_run_is_not_asked_to_save(
+    site: Site, full_disk: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the request its signal would mean something else: the sentence says what is wrong, and the run goes on."""
+    site.queue.write_text(squeue_line("42", "RUNNING"))
+
+    assert main(["cancel", "k7f", "--save"]) == 11
+    why = f"the request to stop cannot be written into {site.paths.root}: no space left on device"
+    assert capsys.readouterr().err == f"launcher: {why}\n"
+    assert site.asked.read_text() == ""
+
+
+def test_a_full_disk_keeps_no_sweep_from_being_cancelled(
+    site: Site, full_disk: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One scancel for all its points."""
+    _sweep(site, tmp_path, job50="PENDING", job51="RUNNING")
+
+    assert main(["cancel", "swp"]) == 0
+    assert capsys.readouterr().out == "2 of 2 points have ended\n"
+    assert site.asked.read_text() == "50 51\n"
 
 
 def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:

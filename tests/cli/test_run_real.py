@@ -147,6 +147,25 @@ def test_a_run_that_ends_on_a_full_disk_has_an_outcome(tmp_path: Path, env: dict
     assert os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize < 300_000
 
 
+def test_ctrl_c_on_a_full_disk_stops_the_run(tmp_path: Path, env: dict[str, str], small_disk: Path) -> None:
+    """The request to save does not fit: the run is stopped without it, and has an outcome in the room kept for it."""
+    go_on = "except OSError:\n            pass\nimport time\ntime.sleep(3600)\n"
+    (tmp_path / "fill.py").write_text(FILLER.partition("except")[0] + go_on)
+    words = [*WORDS, "fill.py", "preflight=false"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            _until(lambda: os.statvfs(small_disk).f_bavail == 0 or process.poll() is not None, "the disk to be full")
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+
+    assert process.returncode == 9, said
+    assert "stopping without saving: the request to stop cannot be written into" in said
+    assert (read_outcome(_the_run(tmp_path).outcome) or {})["state"] == "cancelled"
+    _until(lambda: not _processes(_the_run(tmp_path).root), "the run's processes to end")
+
+
 def test_ctrl_c_stops_the_run_and_is_exit_code_9(tmp_path: Path, env: dict[str, str]) -> None:
     """The first Ctrl-C asks for an agreed stop; a script is sent TERM; the run ends cancelled and leaves no process."""
     (tmp_path / "slow.py").write_text(
