@@ -16,6 +16,7 @@ from launcher.run.state import forget_request, read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, is_hold, locate, open_jobs, scancel, withdraw_early
 
+_WAITS = ("PENDING", "REQUEUED")
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
 
@@ -47,7 +48,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         return _stop_inside(paths, save=save)
     if where.hold is not None:
         return _stop_rerun(where.hold, paths, save=save)
-    waits = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
+    waits = where.backend == "slurm" and where.slurm_state() in _WAITS
     if save and not waits:
         _announce([paths], where.ask_to_save, save=True)
         return Cancelled(f"{paths.id} is saving and will then stop", over=False)
@@ -97,15 +98,7 @@ def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) ->
 
     ``failed`` gets why a point, by its id, cannot be cancelled. Raises SiteError when SLURM does not answer or refuses.
     """
-    jobs: dict[RunLocation, str] = {}
-    for paths in runs:
-        require_own(paths.root, executes=False)
-        if read_outcome(paths.outcome) is None:
-            try:
-                where = locate(paths)
-                jobs[where] = where.job_id
-            except StateError as error:
-                failed[paths.id] = error
+    jobs = _jobs_of(runs, failed)
     left = open_jobs(jobs)
     if left:
         _announce([where.paths for where in left], lambda: scancel(*left.values()))
@@ -121,6 +114,25 @@ def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) ->
         time.sleep(0.5 if left else 0.0)
     write_cancelled([where.paths for where in jobs if where not in left], "`launcher cancel` ended it")
     return len(left)
+
+
+def waiting_points(runs: Sequence[RunPaths]) -> list[RunPaths]:
+    """Return those of a sweep's points that wait in SLURM's queue, and so have nothing to save. Raises SiteError."""
+    return [where.paths for where in open_jobs(_jobs_of(runs, {}), _WAITS)]
+
+
+def _jobs_of(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) -> dict[RunLocation, str]:
+    """Return where the points are that have no outcome, and their jobs."""
+    jobs = {}
+    for paths in runs:
+        require_own(paths.root, executes=False)
+        if read_outcome(paths.outcome) is None:
+            try:
+                where = locate(paths)
+                jobs[where] = where.job_id
+            except StateError as error:
+                failed[paths.id] = error
+    return jobs
 
 
 def _announce(runs: Sequence[RunPaths], order: Callable[[], None], *, save: bool = False) -> None:

@@ -133,13 +133,16 @@ def locate(paths: RunPaths) -> RunLocation:
     return RunLocation(paths, submission)
 
 
-def open_jobs(jobs: Mapping[RunLocation, str]) -> dict[RunLocation, str]:
-    """Return those of ``jobs``, by run, that are the run's and have not ended, with one query. Raises SiteError."""
+def open_jobs(jobs: Mapping[RunLocation, str], states: Collection[str] = ()) -> dict[RunLocation, str]:
+    """Return those of ``jobs``, by run, that are the run's and have not ended, with one query; with ``states``, those in one of these.
+
+    Raises SiteError.
+    """
     parents = sorted({job.partition("_")[0] for job in jobs.values() if job})
     if not parents:
         return {}
     shown = parse_squeue(_squeue("--array", f"--jobs={','.join(parents)}", f"--format={SQUEUE_FORMAT}"))
-    found = {job: view for job, view in shown.items() if not view.ended}
+    found = {job: view for job, view in shown.items() if (view.state in states if states else not view.ended)}
     left = {where: job for where, job in jobs.items() if job in found and where.has(found[job])}
     return {
         where: job for where, job in left.items() if where.hold is None or read_outcome(where.paths.outcome) is None

@@ -220,7 +220,7 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
     (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.root.name} for p in made.values()]}))
     index.register(sweep)
     site.command("squeue", f"cat {queue}/* 2>/dev/null || true")
-    site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue} && rm -f "$@"')
+    site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue} && [ "$1" = --signal=USR2 ] || rm -f "$@"')
     return made
 
 
@@ -263,6 +263,55 @@ def test_when_slurm_refuses_no_points_request_stays(
     assert main(["cancel", "swp"]) != 0
     assert capsys.readouterr().err == "launcher: scancel failed: Access denied\n"
     assert [(p.request.exists(), p.outcome.exists()) for p in points.values()] == [(False, False), (False, False)]
+
+
+def test_a_point_that_slurm_refuses_keeps_no_other_from_saving(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of three running points is ending: the first and the third are asked to save, and the exit code is SLURM's."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="COMPLETING", job52="RUNNING")
+    refusal = "echo 'Job/step already completing' >&2; exit 1"
+    site.command("scancel", f'echo "$@" >> {site.asked}; [ "$2" != 51 ] || {{ {refusal}; }}')
+
+    assert main(["cancel", "swp", "--save"]) == 5
+    said = capsys.readouterr()
+    assert site.asked.read_text() == "--signal=USR2 50\n--signal=USR2 51\n--signal=USR2 52\n"
+    assert [p.request.exists() for p in points.values()] == [True, False, True]
+    assert said.out.count("is saving and will then stop") == 2
+    assert said.err == f"{points['51'].id} is not cancelled: scancel failed: Job/step already completing\n"
+
+
+def test_points_that_wait_are_cancelled_at_once_by_save_too(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One scancel for those with nothing to save, before one of them starts; the running ones are asked to save."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="PENDING", job52="PENDING", job53="ended")
+    write_outcome(points["53"].outcome, {"state": "completed"})
+
+    assert main(["cancel", "swp", "--save"]) == 0
+    assert site.asked.read_text() == "51 52\n--signal=USR2 50\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "2 of 2 waiting points have ended",
+        f"{points['50'].id} is saving and will then stop; launcher status {points['50'].id} shows when it has ended",
+        f"{points['53'].id} has ended already: completed",
+    ]
+    assert (read_outcome(points["51"].outcome) or {})["state"] == "cancelled"
+    assert read_outcome(points["50"].outcome) is None
+
+
+def test_running_points_save_although_slurm_keeps_the_waiting_ones(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scancel of what waits is refused: each of those is named, and the running point is asked to save."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="PENDING")
+    site.command("scancel", f'echo "$@" >> {site.asked}; [ "$2" = 51 ] || {{ echo "Access denied" >&2; exit 1; }}')
+
+    assert main(["cancel", "swp", "--save"]) == 5
+    assert site.asked.read_text() == "50 52\n--signal=USR2 51\n"
+    assert [p.request.exists() for p in points.values()] == [False, True, False]
+    assert capsys.readouterr().err.splitlines() == [
+        f"{points[job].id} is not cancelled: scancel failed: Access denied" for job in ("50", "52")
+    ]
 
 
 @pytest.mark.parametrize("words", [["cancel", "swp"], ["cancel", "swp", "--save"]])
