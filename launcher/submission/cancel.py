@@ -98,7 +98,7 @@ def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) ->
 
     ``failed`` gets why a point, by its id, cannot be cancelled. Raises SiteError when SLURM does not answer or refuses.
     """
-    jobs = _jobs_of(runs, failed)
+    jobs, here = _places_of(runs, failed)
     left = open_jobs(jobs)
     if left:
         _announce([where.paths for where in left], lambda: scancel(*left.values()))
@@ -113,26 +113,38 @@ def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) ->
             left |= moved
         time.sleep(0.5 if left else 0.0)
     write_cancelled([where.paths for where in jobs if where not in left], "`launcher cancel` ended it")
-    return len(left)
+    ending = len(left)
+    for paths in here:
+        try:
+            ending += not cancel_run(paths, save=False).over
+        except StateError as error:
+            failed[paths.id] = error
+    return ending
 
 
 def waiting_points(runs: Sequence[RunPaths]) -> list[RunPaths]:
     """Return those of a sweep's points that wait in SLURM's queue, and so have nothing to save. Raises SiteError."""
-    return [where.paths for where in open_jobs(_jobs_of(runs, {}), _WAITS)]
+    return [where.paths for where in open_jobs(_places_of(runs, {})[0], _WAITS)]
 
 
-def _jobs_of(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) -> dict[RunLocation, str]:
-    """Return where the points are that have no outcome, and their jobs."""
-    jobs = {}
+def _places_of(
+    runs: Sequence[RunPaths], failed: dict[str, LauncherError]
+) -> tuple[dict[RunLocation, str], list[RunPaths]]:
+    """Return the points without an outcome: those in SLURM with their jobs, and those resubmitted to one machine alone."""
+    jobs, here = dict[RunLocation, str](), list[RunPaths]()
     for paths in runs:
         require_own(paths.root, executes=False)
         if read_outcome(paths.outcome) is None:
             try:
                 where = locate(paths)
-                jobs[where] = where.job_id
             except StateError as error:
                 failed[paths.id] = error
-    return jobs
+                continue
+            if where.backend == "slurm":
+                jobs[where] = where.job_id
+            else:
+                here.append(paths)
+    return jobs, here
 
 
 def _announce(runs: Sequence[RunPaths], order: Callable[[], None], *, save: bool = False) -> None:

@@ -265,6 +265,22 @@ def test_when_slurm_refuses_no_points_request_stays(
     assert [(p.request.exists(), p.outcome.exists()) for p in points.values()] == [(False, False), (False, False)]
 
 
+def test_the_process_of_a_point_is_not_taken_for_a_job(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A point was resubmitted with --backend local: the job of SLURM that has its process's number is another one."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="RUNNING precious")
+    there = {"backend": "local", "host": "elsewhere", "job_id": "51", "pid": 51, "pid_started": 1.0, "job_name": None}
+    points["51"].submission.write_text(json.dumps({**there, "job_folder": str(points["51"].root)}))
+
+    assert main(["cancel", "swp"]) == 16
+    said = capsys.readouterr()
+    assert site.asked.read_text() == "50\n"
+    assert said.out == "1 of 2 points have ended\n"
+    assert said.err.endswith(f"{points['51'].id} runs on elsewhere: run this command there\n")
+    assert read_outcome(points["51"].outcome) is None
+
+
 def test_a_point_that_slurm_refuses_keeps_no_other_from_saving(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
