@@ -71,15 +71,13 @@ def _failed(run: str, how: Again, wait: bool) -> None:
     from launcher.cli._follow_run import follow_points
     from launcher.cli._submitting import print_warnings
     from launcher.run import index
-    from launcher.run.own_folder import require_own
-    from launcher.submission.sweeps.points import points_of
+    from launcher.submission.sweeps.points import own_points_of
     from launcher.submission.sweeps.resubmit_points import failed_of, resubmit_points
 
     sweep = index.resolve(run)
     if not index.is_sweep(sweep):
         raise StateError(f"{sweep.name} is not a sweep; launcher resubmit {sweep.name} continues it")
-    require_own(sweep)
-    chosen = failed_of(points_of(sweep))
+    chosen = failed_of(own_points_of(sweep))
     if not chosen:
         click.echo(f"{sweep.name} has no failed points")
         return

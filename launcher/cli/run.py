@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli._options import JobCommand, load_job_words
-from launcher.errors import RunFailedError
+from launcher.errors import LauncherError, RunDirError, RunFailedError
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -23,7 +23,7 @@ def command(words: tuple[str, ...]) -> None:
     """Run a job on this machine, in the foreground, until it ends. Every node is simulated.
 
     The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. Closing the terminal
-    saves and stops. The exit code tells how the run ended.
+    saves and stops, and so does output that cannot be written any more. The exit code tells how the run ended.
     """
     from launcher.cli._follow_run import report_end
     from launcher.cli._output import handling
@@ -36,13 +36,11 @@ def command(words: tuple[str, ...]) -> None:
     try:
         stop = _Stop(one.paths, agents)
         with handling(stop.handlers()):
-            for line in one.plan.summary:
-                click.echo(line)
-            click.echo(
-                f"{one.plan.spec.id} runs here; Ctrl-C saves and stops. Logs: {below_here(one.plan.run_dir)}/logs"
-            )
             agents.start()
-            outcome = stop.follow()
+            logs = f"{below_here(one.plan.run_dir)}/logs"
+            outcome = stop.follow(
+                [*one.plan.summary, f"{one.plan.spec.id} runs here; Ctrl-C saves and stops. Logs: {logs}"]
+            )
         agents.wait()
     finally:
         agents.kill()
@@ -70,19 +68,31 @@ class _Stop:
             handlers[signal.SIGHUP] = self._hang_up
         return handlers
 
-    def follow(self) -> dict[str, Any]:
-        """Follow the run until it has an outcome; write one where it was stopped before its leader could."""
+    def follow(self, lines: list[str]) -> dict[str, Any]:
+        """Print ``lines`` and follow the run until it has an outcome; write one where it was stopped before its leader could."""
         from launcher.cli._follow_run import follow_run
         from launcher.run.state import read_outcome
         from launcher.submission.folder.requests import write_cancelled
 
-        try:
-            return follow_run(self._paths, self._agents.alive, before_look=self._heed)
-        except RunFailedError:
-            if not self._stopped:
-                raise
-        write_cancelled([self._paths], "it was killed" if self._count > 2 else "it was stopped before it started")
-        return read_outcome(self._paths.outcome) or {}
+        streams = [1, 2]
+        while True:
+            try:
+                while lines:
+                    click.echo(lines.pop(0))
+                return follow_run(self._paths, self._agents.alive, before_look=self._heed)
+            except RunFailedError:
+                if not self._stopped:
+                    raise
+                break
+            except (BrokenPipeError, LauncherError):  # `| head`, or a full disk under `> log`
+                if not streams:
+                    raise
+                _silence(streams.pop(0))  # standard error may still have a reader
+                if not self._stopped:
+                    self._asked.append(self._save)
+        why = "it was killed" if self._count > 2 else "it was stopped before it started"
+        write_cancelled([self._paths], why)
+        return read_outcome(self._paths.outcome) or {"state": "cancelled", "reason": why}  # none on a full disk
 
     def _heed(self) -> None:
         while self._asked:
@@ -97,23 +107,33 @@ class _Stop:
         self._asked.append(self._agents.terminate)
 
     def _hang_up(self, *_: object) -> None:
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):  # the terminal is closed: writing to it would end this command with an error
-            os.dup2(null, stream)
+        _silence(0, 1, 2)  # the terminal is closed: writing to it would end this command with an error
         self._asked.append(self._save)
 
     def _save(self) -> None:
         from launcher.submission.folder.requests import request_stop
 
-        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)  # into /dev/null after a HUP
-        request_stop(self._paths, save=True)
+        said = "saving and stopping; Ctrl-C again stops without saving"
+        try:
+            request_stop(self._paths, save=True)
+        except RunDirError as error:  # such as a full disk, on which nothing is saved either
+            said = f"stopping without saving: {error}"
         self._agents.terminate()
+        click.echo(f"\n{said}", err=True)  # into /dev/null after a HUP
 
     def _cancel(self) -> None:
-        click.echo("\nstopping", err=True)
         self._paths.request.unlink(missing_ok=True)
         self._agents.terminate()
+        click.echo("\nstopping", err=True)
 
     def _kill(self) -> None:
-        click.echo("\nkilling", err=True)
         self._agents.kill()
+        click.echo("\nkilling", err=True)
+
+
+def _silence(*streams: int) -> None:
+    """Have what is written to these standard streams go nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in streams:
+        os.dup2(null, stream)
+    os.close(null)

@@ -46,6 +46,27 @@ def is_sweep(path: Path) -> bool:
     return os.path.isfile(path / SWEEP_FILE)
 
 
+def points_in(sweep: Path) -> dict[str, list[str]]:
+    """Return the overrides of each point of the sweep in ``sweep``, by the name of its folder: those that its sweep.json lists first.
+
+    The folder itself tells which points there are: sweep.json may be torn, or its file system may refuse it for a moment.
+    """
+    told = (read_object(sweep / SWEEP_FILE) or {}).get("points")
+    listed = {
+        str(p.get("run")): p.get("overrides") for p in (told if isinstance(told, list) else []) if isinstance(p, dict)
+    }
+    try:
+        with os.scandir(sweep) as entries:
+            found = {
+                e.name for e in entries
+                if e.name in listed or (_ID.fullmatch(e.name) and os.path.isfile(f"{e.path}/spec.json"))
+            }  # fmt: skip
+    except OSError:
+        return {}
+    names = [*(name for name in listed if name in found), *sorted(found - listed.keys())]
+    return {name: [str(o) for o in said] if isinstance(said := listed.get(name), list) else [] for name in names}
+
+
 def slug(name: str) -> str:
     """Make ``name`` fit for files and SLURM jobs: letters, digits, ``._-``; never empty."""
     clean = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")

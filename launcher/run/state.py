@@ -42,7 +42,7 @@ from typing import Any
 from launcher.run import event_lines
 from launcher.run.asking import exists, load_object
 from launcher.run.events import AttemptStarted, Ended, RunSubmitted
-from launcher.run.files import read_object, write_atomic
+from launcher.run.files import Damage, read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.units import is_job_id
 
@@ -60,9 +60,9 @@ def read_state(path: Path) -> dict[str, Any]:
     return read_object(path) or {}
 
 
-def read_submission(path: Path) -> dict[str, Any]:
-    """Return how the run was submitted, submission.json; empty when it was not."""
-    return sound_submission(read_object(path) or {})
+def read_submission(path: Path, damage: list[Damage] | None = None) -> dict[str, Any]:
+    """Return how the run was submitted, submission.json; empty when it was not, or cannot be read. ``damage`` gets the reason."""
+    return sound_submission(read_object(path, damage) or {})
 
 
 def sound_submission(entry: dict[str, Any]) -> dict[str, Any]:

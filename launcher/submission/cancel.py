@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.errors import SiteError, StateError
+from launcher.errors import LauncherError, RunDirError, SiteError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
@@ -15,6 +16,7 @@ from launcher.run.state import forget_request, read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, is_hold, locate, open_jobs, scancel, withdraw_early
 
+_WAITS = ("PENDING", "REQUEUED")
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
 
@@ -46,7 +48,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         return _stop_inside(paths, save=save)
     if where.hold is not None:
         return _stop_rerun(where.hold, paths, save=save)
-    waits = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
+    waits = where.backend == "slurm" and where.slurm_state() in _WAITS
     if save and not waits:
         _announce([paths], where.ask_to_save, save=True)
         return Cancelled(f"{paths.id} is saving and will then stop", over=False)
@@ -91,15 +93,12 @@ def _stop_inside(paths: RunPaths, *, save: bool) -> Cancelled:
     return Cancelled(f"{paths.id} is {'cancelled' if over else 'being cancelled'}; the allocation stays", over=over)
 
 
-def cancel_points(runs: Sequence[RunPaths]) -> int:
+def cancel_points(runs: Sequence[RunPaths], failed: dict[str, LauncherError]) -> int:
     """Cancel a sweep's points: one scancel for all, outcomes for those without a leader. Return how many have not ended.
 
-    Raises SiteError when SLURM does not answer or refuses.
+    ``failed`` gets why a point, by its id, cannot be cancelled. Raises SiteError when SLURM does not answer or refuses.
     """
-    for paths in runs:
-        require_own(paths.root, executes=False)
-    places = [locate(paths) for paths in runs if read_outcome(paths.outcome) is None]
-    jobs = {where: where.job_id for where in places}
+    jobs, here = _places_of(runs, failed)
     left = open_jobs(jobs)
     if left:
         _announce([where.paths for where in left], lambda: scancel(*left.values()))
@@ -114,16 +113,49 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
             left |= moved
         time.sleep(0.5 if left else 0.0)
     write_cancelled([where.paths for where in jobs if where not in left], "`launcher cancel` ended it")
-    return len(left)
+    ending = len(left)
+    for paths in here:
+        try:
+            ending += not cancel_run(paths, save=False).over
+        except StateError as error:
+            failed[paths.id] = error
+    return ending
+
+
+def waiting_points(runs: Sequence[RunPaths]) -> list[RunPaths]:
+    """Return those of a sweep's points that wait in SLURM's queue, and so have nothing to save. Raises SiteError."""
+    return [where.paths for where in open_jobs(_places_of(runs, {})[0], _WAITS)]
+
+
+def _places_of(
+    runs: Sequence[RunPaths], failed: dict[str, LauncherError]
+) -> tuple[dict[RunLocation, str], list[RunPaths]]:
+    """Return the points without an outcome: those in SLURM with their jobs, and those resubmitted to one machine alone."""
+    jobs, here = dict[RunLocation, str](), list[RunPaths]()
+    for paths in runs:
+        require_own(paths.root, executes=False)
+        if read_outcome(paths.outcome) is None:
+            try:
+                where = locate(paths)
+            except StateError as error:
+                failed[paths.id] = error
+                continue
+            if where.backend == "slurm":
+                jobs[where] = where.job_id
+            else:
+                here.append(paths)
+    return jobs, here
 
 
 def _announce(runs: Sequence[RunPaths], order: Callable[[], None], *, save: bool = False) -> None:
     """Write a request into each of ``runs``, then give the ``order`` (a signal, scancel); remove the requests when that fails.
 
-    Also of a cancel: a run that is moving to another job at this moment learns of it by the request alone.
+    Also of a cancel: a run that is moving to another job at this moment learns of it by the request alone. But a full disk
+    does not keep a run from being cancelled.
     """
     for paths in runs:
-        request_stop(paths, save=save)
+        with contextlib.suppress(*(() if save else (RunDirError,))):
+            request_stop(paths, save=save)
     try:
         order()
     except (SiteError, StateError):

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.errors import RunDirError, SiteError, StateError
 from launcher.run import event_lines
 from launcher.run.events import JobNamed, RunSubmitted
-from launcher.run.files import NO_JSON
+from launcher.run.files import NO_JSON, Damage
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 from launcher.run.spec import RunSpec
@@ -134,20 +134,26 @@ def is_hold(paths: RunPaths) -> bool:
 
 
 def locate(paths: RunPaths) -> RunLocation:
-    """Return where the run is. Raises StateError when it was never submitted."""
-    submission = read_submission(paths.submission)
+    """Return where the run is. Raises StateError when it was never submitted, or its submission.json cannot be read."""
+    damage: list[Damage] = []
+    submission = read_submission(paths.submission, damage)
+    if damage:
+        raise StateError(f"{paths.submission} cannot be read ({damage[0].why}), so the job of the run is not known")
     if not submission:
         raise StateError(f"{paths.id} has no submission.json: it was never submitted")
     return RunLocation(paths, submission)
 
 
-def open_jobs(jobs: Mapping[RunLocation, str]) -> dict[RunLocation, str]:
-    """Return those of ``jobs``, by run, that are the run's and have not ended, with one query. Raises SiteError."""
+def open_jobs(jobs: Mapping[RunLocation, str], states: Collection[str] = ()) -> dict[RunLocation, str]:
+    """Return those of ``jobs``, by run, that are the run's and have not ended, with one query; with ``states``, those in one of these.
+
+    Raises SiteError.
+    """
     parents = sorted({job.partition("_")[0] for job in jobs.values() if job})
     if not parents:
         return {}
     shown = parse_squeue(_squeue("--array", f"--jobs={','.join(parents)}", f"--format={SQUEUE_FORMAT}"))
-    found = {job: view for job, view in shown.items() if not view.ended}
+    found = {job: view for job, view in shown.items() if (view.state in states if states else not view.ended)}
     left = {where: job for where, job in jobs.items() if job in found and where.has(found[job])}
     return {
         where: job for where, job in left.items() if where.hold is None or read_outcome(where.paths.outcome) is None

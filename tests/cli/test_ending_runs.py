@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from squeue import squeue_line
 from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
 from launcher.run import event_lines, index
+from launcher.run import state as state_files
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
 
@@ -156,6 +158,52 @@ def test_another_job_with_its_id_is_left_alone(site: Site, end: End, capsys: pyt
     assert (site.asked.read_text(), site.request()) == ("", None)
 
 
+@pytest.fixture
+def full_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the runs is full: no file can be written."""
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(state_files, "write_atomic", full)
+    monkeypatch.setattr(event_lines, "append_line", full)
+
+
+@pytest.mark.parametrize("was", ["PENDING", "RUNNING"])
+def test_a_full_disk_keeps_no_run_from_being_cancelled(
+    site: Site, full_disk: None, was: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scancel needs no file of the run: the job is cancelled without a request, and without an outcome where none fits."""
+    site.queue.write_text(squeue_line("42", was))
+
+    assert main(["cancel", "k7f"]) == 0
+    assert capsys.readouterr().out == f"{site.paths.id} is cancelled\n"
+    assert site.asked.read_text() == "42\n"
+
+
+def test_on_a_full_disk_a_run_is_not_asked_to_save(
+    site: Site, full_disk: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the request its signal would mean something else: the sentence says what is wrong, and the run goes on."""
+    site.queue.write_text(squeue_line("42", "RUNNING"))
+
+    assert main(["cancel", "k7f", "--save"]) == 11
+    why = f"the request to stop cannot be written into {site.paths.root}: no space left on device"
+    assert capsys.readouterr().err == f"launcher: {why}\n"
+    assert site.asked.read_text() == ""
+
+
+def test_a_full_disk_keeps_no_sweep_from_being_cancelled(
+    site: Site, full_disk: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One scancel for all its points."""
+    _sweep(site, tmp_path, job50="PENDING", job51="RUNNING")
+
+    assert main(["cancel", "swp"]) == 0
+    assert capsys.readouterr().out == "2 of 2 points have ended\n"
+    assert site.asked.read_text() == "50 51\n"
+
+
 def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
     """Points by job id, in these states; a job is in the queue while its file is there, and scancel takes it away."""
     queue, made = folder / "jobs", {}
@@ -172,7 +220,7 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
     (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.root.name} for p in made.values()]}))
     index.register(sweep)
     site.command("squeue", f"cat {queue}/* 2>/dev/null || true")
-    site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue} && rm -f "$@"')
+    site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue} && [ "$1" = --signal=USR2 ] || rm -f "$@"')
     return made
 
 
@@ -215,3 +263,117 @@ def test_when_slurm_refuses_no_points_request_stays(
     assert main(["cancel", "swp"]) != 0
     assert capsys.readouterr().err == "launcher: scancel failed: Access denied\n"
     assert [(p.request.exists(), p.outcome.exists()) for p in points.values()] == [(False, False), (False, False)]
+
+
+def test_the_process_of_a_point_is_not_taken_for_a_job(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A point was resubmitted with --backend local: the job of SLURM that has its process's number is another one."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="RUNNING precious")
+    there = {"backend": "local", "host": "elsewhere", "job_id": "51", "pid": 51, "pid_started": 1.0, "job_name": None}
+    points["51"].submission.write_text(json.dumps({**there, "job_folder": str(points["51"].root)}))
+
+    assert main(["cancel", "swp"]) == 16
+    said = capsys.readouterr()
+    assert site.asked.read_text() == "50\n"
+    assert said.out == "1 of 2 points have ended\n"
+    assert said.err.endswith(f"{points['51'].id} runs on elsewhere: run this command there\n")
+    assert read_outcome(points["51"].outcome) is None
+
+
+def test_a_point_that_slurm_refuses_keeps_no_other_from_saving(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of three running points is ending: the first and the third are asked to save, and the exit code is SLURM's."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="COMPLETING", job52="RUNNING")
+    refusal = "echo 'Job/step already completing' >&2; exit 1"
+    site.command("scancel", f'echo "$@" >> {site.asked}; [ "$2" != 51 ] || {{ {refusal}; }}')
+
+    assert main(["cancel", "swp", "--save"]) == 5
+    said = capsys.readouterr()
+    assert site.asked.read_text() == "--signal=USR2 50\n--signal=USR2 51\n--signal=USR2 52\n"
+    assert [p.request.exists() for p in points.values()] == [True, False, True]
+    assert said.out.count("is saving and will then stop") == 2
+    assert said.err == f"{points['51'].id} is not cancelled: scancel failed: Job/step already completing\n"
+
+
+def test_points_that_wait_are_cancelled_at_once_by_save_too(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One scancel for those with nothing to save, before one of them starts; the running ones are asked to save."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="PENDING", job52="PENDING", job53="ended")
+    write_outcome(points["53"].outcome, {"state": "completed"})
+
+    assert main(["cancel", "swp", "--save"]) == 0
+    assert site.asked.read_text() == "51 52\n--signal=USR2 50\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "2 of 2 waiting points have ended",
+        f"{points['50'].id} is saving and will then stop; launcher status {points['50'].id} shows when it has ended",
+        f"{points['53'].id} has ended already: completed",
+    ]
+    assert (read_outcome(points["51"].outcome) or {})["state"] == "cancelled"
+    assert read_outcome(points["50"].outcome) is None
+
+
+def test_running_points_save_although_slurm_keeps_the_waiting_ones(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scancel of what waits is refused: each of those is named, and the running point is asked to save."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="PENDING")
+    site.command("scancel", f'echo "$@" >> {site.asked}; [ "$2" = 51 ] || {{ echo "Access denied" >&2; exit 1; }}')
+
+    assert main(["cancel", "swp", "--save"]) == 5
+    assert site.asked.read_text() == "50 52\n--signal=USR2 51\n"
+    assert [p.request.exists() for p in points.values()] == [False, True, False]
+    assert capsys.readouterr().err.splitlines() == [
+        f"{points[job].id} is not cancelled: scancel failed: Access denied" for job in ("50", "52")
+    ]
+
+
+@pytest.mark.parametrize("words", [["cancel", "swp"], ["cancel", "swp", "--save"]])
+@pytest.mark.parametrize("torn", ["", '{"points": [{"ru', "[]", '{"points": 3}'])
+def test_a_sweep_whose_list_cannot_be_read_is_cancelled(
+    site: Site, tmp_path: Path, torn: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its points are the folders in it that hold a run; what else is there, its code included, is no point."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="PENDING")
+    sweep = points["50"].root.parent
+    for folder in (*(p.root for p in points.values()), sweep / "code"):
+        folder.mkdir(exist_ok=True)
+        (folder / "spec.json").write_text("{}")
+    (sweep / "sweep.json").write_text(torn)
+
+    assert main(words) == 0
+    assert [(read_outcome(p.outcome) or {})["state"] for p in points.values()] == ["cancelled", "cancelled"]
+    assert "50" in site.asked.read_text().split()
+    assert "51" in site.asked.read_text().split()
+
+
+@pytest.mark.parametrize("words", [["cancel", "swp"], ["cancel", "swp", "--save"], ["resubmit", "--failed", "swp"]])
+def test_a_sweep_of_which_no_point_is_found_is_not_called_done(
+    site: Site, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither sweep.json nor the folder tells of one: a sentence and an exit code, since jobs may be there all the same."""
+    sweep = _sweep(site, tmp_path, job50="PENDING")["50"].root.parent
+    (sweep / "sweep.json").write_text("")  # and the points of `_sweep` have no spec.json
+
+    assert main(words) == 16
+    assert capsys.readouterr().err == f"launcher: {sweep.name} is a sweep, and no point of it is found in {sweep}\n"
+
+
+def test_a_point_whose_job_is_not_known_keeps_no_other_from_being_cancelled(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One point's submission.json is torn: the others are cancelled, and it is named with the reason."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="PENDING")
+    points["51"].submission.write_text('{"backend": "slu')
+
+    assert main(["cancel", "swp"]) == 16
+    said = capsys.readouterr()
+    assert site.asked.read_text() == "50 52\n"
+    assert said.out == "2 of 3 points have ended\n"
+    assert said.err == (
+        f"{points['51'].id} is not cancelled: {points['51'].submission} cannot be read (it is half-written or not JSON), "
+        "so the job of the run is not known\n"
+    )
+    assert [p.outcome.exists() for p in points.values()] == [True, False, True]

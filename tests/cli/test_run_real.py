@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -147,6 +148,25 @@ def test_a_run_that_ends_on_a_full_disk_has_an_outcome(tmp_path: Path, env: dict
     assert os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize < 300_000
 
 
+def test_ctrl_c_on_a_full_disk_stops_the_run(tmp_path: Path, env: dict[str, str], small_disk: Path) -> None:
+    """The request to save does not fit: the run is stopped without it, and has an outcome in the room kept for it."""
+    go_on = "except OSError:\n            pass\nimport time\ntime.sleep(3600)\n"
+    (tmp_path / "fill.py").write_text(FILLER.partition("except")[0] + go_on)
+    words = [*WORDS, "fill.py", "preflight=false"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            _until(lambda: os.statvfs(small_disk).f_bavail == 0 or process.poll() is not None, "the disk to be full")
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+
+    assert process.returncode == 9, said
+    assert "stopping without saving: the request to stop cannot be written into" in said
+    assert (read_outcome(_the_run(tmp_path).outcome) or {})["state"] == "cancelled"
+    _until(lambda: not _processes(_the_run(tmp_path).root), "the run's processes to end")
+
+
 def test_ctrl_c_stops_the_run_and_is_exit_code_9(tmp_path: Path, env: dict[str, str]) -> None:
     """The first Ctrl-C asks for an agreed stop; a script is sent TERM; the run ends cancelled and leaves no process."""
     (tmp_path / "slow.py").write_text(
@@ -258,6 +278,64 @@ def test_a_terminal_that_closes_saves_and_stops(tmp_path: Path, env: dict[str, s
     paths = _the_run(tmp_path)
 
     assert process.returncode == 9
+    assert (read_outcome(paths.outcome) or {})["state"] == "cancelled"
+    _until(lambda: not _processes(paths.root), "the run's processes to end")
+
+
+FAILS_ONCE = """\
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1]).touch()
+while os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.05)
+if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+    sys.exit(3)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["| head", "2>&1 | head"])
+def test_a_reader_that_ends_saves_and_stops(tmp_path: Path, env: dict[str, str], *, both: bool) -> None:
+    """The pipe breaks at the next line that is printed: the run is asked to save, ends cancelled, and nothing runs on."""
+    (tmp_path / "train.py").write_text(FAILS_ONCE)
+    up, go = tmp_path / "up", tmp_path / "go"
+    words = [*WORDS, "train.py", "preflight=false", "--", str(up), str(go)]
+    errors = (tmp_path / "errors").open("w+")
+    with (
+        errors,
+        subprocess.Popen(
+            words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if both else errors, text=True
+        ) as process,
+    ):
+        try:
+            _until(lambda: up.exists() or process.poll() is not None, "the script to begin")
+            assert process.stdout is not None
+            process.stdout.close()
+            go.touch()
+            process.wait(WAIT_S)
+        finally:
+            process.kill()
+    paths = _the_run(tmp_path)
+    said = (tmp_path / "errors").read_text()
+
+    assert process.returncode == 9, said
+    assert both or "saving and stopping" in said
+    assert (read_outcome(paths.outcome) or {})["state"] == "cancelled"
+    assert json.loads(paths.request.read_text())["save"] is True
+    _until(lambda: not _processes(paths.root), "the run's processes to end")
+
+
+def test_output_on_a_full_disk_stops_the_run(tmp_path: Path, env: dict[str, str]) -> None:
+    """Not even the first line can be written: a run that was made is stopped, with an outcome, and no agent stays."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = [*WORDS, "slow.py", "preflight=false", "--", str(tmp_path / "up")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            words, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S, check=False
+        )
+    paths = _the_run(tmp_path)
+
+    assert done.returncode == 9, done.stderr
+    assert "saving and stopping" in done.stderr
     assert (read_outcome(paths.outcome) or {})["state"] == "cancelled"
     _until(lambda: not _processes(paths.root), "the run's processes to end")
 

@@ -13,10 +13,9 @@ from launcher.frozen import frozen
 from launcher.opening import read_whole
 from launcher.redact import redact, redact_values
 from launcher.report.model.hearing import silence
-from launcher.report.model.history import History, as_dict, as_list, as_text
+from launcher.report.model.history import History
 from launcher.report.model.summary import RunSummary, summarise_history
-from launcher.run.files import read_object
-from launcher.run.index import is_sweep, job_name, list_runs, resolve
+from launcher.run.index import is_sweep, job_name, list_runs, points_in, resolve
 from launcher.run.own_folder import mark_of_owner
 from launcher.run.paths import SWEEP_FILE, RunPaths
 
@@ -64,16 +63,9 @@ def all_runs(*, foreign: bool = False) -> list[Known]:
 
 
 def known_points(folder: Path, sweep: str = "") -> list[Known]:
-    """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides. ``sweep``: its id, else the folder's name."""
-    listed = map(as_dict, as_list((read_object(folder / SWEEP_FILE) or {}).get("points")))
-    overrides = {as_text(point.get("run")): [str(o) for o in as_list(point.get("overrides"))] for point in listed}
-    try:
-        names = sorted(
-            e.name for e in os.scandir(folder) if e.name in overrides or os.path.isfile(f"{e.path}/spec.json")
-        )
-    except OSError:
-        return []
-    return [Known(f"{folder}/{name}", sweep or folder.name, overrides.get(name, [])) for name in names]
+    """The points of the sweep in ``folder``, by name. ``sweep``: its id, else the folder's name."""
+    found = sorted(points_in(folder).items())
+    return [Known(f"{folder}/{name}", sweep or folder.name, overrides) for name, overrides in found]
 
 
 def find(name: str) -> RunPaths:

@@ -9,13 +9,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from launcher.errors import SubmitError
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import environment_for_sbatch
 
 if TYPE_CHECKING:
+    from launcher.node.agent.main import AgentMain
     from launcher.submission.plan.submission_plan import SubmissionPlan
 
 # What sbatch and submitit say when the controller may have taken the job although no answer came, or none that could be read.
@@ -46,9 +47,10 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         os.environ.update(kept)
 
 
-def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str]) -> list[str]:
+def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str], *, besides: Sequence[str] = ()) -> list[str]:
     """Submit runs as one array (or one plain job) and return their job ids, ``J`` or ``J_0``, ``J_1``, ...
 
+    ``besides``: ids of jobs that were submitted under the same name before.
     Raises SubmitError; then nothing is queued, or its sentence says that this is not known.
     """
     from submitit import SlurmExecutor
@@ -71,14 +73,17 @@ def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str]) -> list[str]:
         lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines())
         why = "; ".join(dict.fromkeys(filter(None, lines))) or ("it was killed" if killed else "it gave no reason")
         if killed or _UNCLEAR.search(text):
-            job_id = _look_for(str(plan.parameters["job_name"]), environment, why, looks=1 if killed else _LOOKS)
+            name, known = str(plan.parameters["job_name"]), {one.partition("_")[0] for one in besides}
+            job_id = _look_for(name, known, environment, why, looks=1 if killed else _LOOKS)
             if job_id is not None:
-                return _adopt(_pickles(Path(folder)) - before, job_id)
+                return _adopt(_pickles(Path(folder)) - before, run_dirs, job_id)
         raise SubmitError(f"sbatch refused the job: {why}") from None
 
 
-def _look_for(name: str, environment: dict[str, str], why: str, *, looks: int) -> str | None:
-    """Return the id of the queued job called ``name`` (a run's id, so unique); None where the queue has none after all looks.
+def _look_for(name: str, known: set[str], environment: dict[str, str], why: str, *, looks: int) -> str | None:
+    """Return the id of the queued job called ``name`` that is none of ``known``; None where the queue has none after all looks.
+
+    The name is that of a run or a sweep, so nobody else's. A sweep's arrays have one name.
 
     Raises SubmitError where squeue never answers. Such a job, if there is one, ends as it begins: its files are not there.
     """
@@ -88,7 +93,7 @@ def _look_for(name: str, environment: dict[str, str], why: str, *, looks: int) -
         answer = ask(
             "squeue", "--noheader", "--me", f"--name={name}", "--format=%F", timeout_s=60.0, environ=environment
         )
-        if answer.ok and (found := answer.out.split()):
+        if answer.ok and (found := [job_id for job_id in answer.out.split() if job_id not in known]):
             return found[0]
         answered = answered or answer.ok
     if answered:
@@ -104,13 +109,18 @@ def _pickles(folder: Path) -> set[Path]:
     return {p for p in folder.glob("*.pkl") if re.fullmatch(r"[0-9a-f]{32}\.pkl", p.name)}
 
 
-def _adopt(pickles: set[Path], job_id: str) -> list[str]:
-    """Do what submitit does after sbatch's answer: give pickles the names that the job's tasks wait for."""
-    from submitit.core.utils import JobPaths
+def _adopt(pickles: set[Path], run_dirs: Sequence[str], job_id: str) -> list[str]:
+    """Do what submitit does after sbatch's answer: give each run's pickle the name that its task waits for.
 
-    ids = [job_id] if len(pickles) == 1 else [f"{job_id}_{i}" for i in range(len(pickles))]
-    for one, pickle in zip(ids, sorted(pickles, key=lambda p: p.stat().st_mtime_ns), strict=True):
-        JobPaths(pickle.parent, job_id=one).move_temporary_file(pickle, "submitted_pickle")
+    Their times do not tell the order in which they were written: it took less than the file system tells apart.
+    """
+    from submitit.core.utils import DelayedSubmission, JobPaths
+
+    held = {pickle: cast("AgentMain", DelayedSubmission.load(pickle).function) for pickle in pickles}
+    of_run = {agent.run_dir: pickle for pickle, agent in held.items()}
+    ids = [job_id] if len(run_dirs) == 1 else [f"{job_id}_{i}" for i in range(len(run_dirs))]
+    for one, run_dir in zip(ids, run_dirs, strict=True):
+        JobPaths(of_run[run_dir].parent, job_id=one).move_temporary_file(of_run[run_dir], "submitted_pickle")
     return ids
 
 

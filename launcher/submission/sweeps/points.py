@@ -7,24 +7,31 @@ from pathlib import Path
 
 from launcher.errors import StateError
 from launcher.run import index
-from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
-from launcher.run.paths import SWEEP_FILE, RunPaths
+from launcher.run.paths import RunPaths
 
 
 def points_of(sweep: Path) -> list[RunPaths]:
     """Return the points of the sweep in ``sweep``, in their order, without those whose folder is missing."""
-    points = (read_object(sweep / SWEEP_FILE) or {}).get("points", [])
-    named = [str(p.get("run")) for p in (points if isinstance(points, list) else []) if isinstance(p, dict)]
-    inside = (sweep / name for name in named if name not in ("", ".", "..") and "/" not in name and "\0" not in name)
-    return [RunPaths(path) for path in inside if os.path.isdir(path)]
+    return [RunPaths(sweep / name) for name in index.points_in(sweep) if os.path.isdir(sweep / name)]
+
+
+def own_points_of(sweep: Path) -> list[RunPaths]:
+    """Return the points of a sweep of one's own. Raises StateError, also where none is found."""
+    require_own(sweep)
+    points = points_of(sweep)
+    if not points:
+        raise StateError(f"{sweep.name} is a sweep, and no point of it is found in {sweep}")
+    return points
 
 
 def own_runs_of(wanted: str) -> list[RunPaths]:
     """Return the run of one's own, or the points of the sweep, that ``wanted`` names. Raises RunNotFoundError or StateError."""
     path = index.resolve(wanted)
+    if index.is_sweep(path):
+        return own_points_of(path)
     require_own(path)
-    return runs_at(path)
+    return [RunPaths(path)]
 
 
 def runs_at(path: Path) -> list[RunPaths]:

@@ -128,8 +128,9 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
         ids: list[str] = []
         interrupted = last.enter_context(signals_held())
         for chunk in chunks:
-            ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
+            queued = slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk], besides=ids)
             undo.callback(slurm.cancel_pending, queued)
+            ids += queued
         entry = submit.submission_entry(first, ids[0], by="submit")
         for one, job_id in zip(points, ids, strict=True):
             mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}

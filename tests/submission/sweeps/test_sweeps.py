@@ -39,6 +39,7 @@ SBATCH = """#!/bin/bash
 n=$(cat "$FAKE/calls" 2>/dev/null | wc -l)
 echo "$1" >> "$FAKE/calls"
 [ -e "$FAKE/fails-at-$n" ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
+[ -e "$FAKE/lost-at-$n" ] && { touch -d @1700000000 "$(dirname "$1")"/*.pkl; echo "sbatch: error: Socket timed out" >&2; exit 1; }
 echo "Submitted batch job $((100 + n))"
 """
 
@@ -165,6 +166,43 @@ def test_when_the_second_array_is_refused_the_first_is_taken_back(job: Make, slu
 
     assert (slurm / "cancelled").read_text() == "100\n"
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def _trained_by(one: submit_sweep.SubmittedSweep) -> list[str]:
+    """The run that the job of each point trains: what its element's pickle holds."""
+    found = []
+    for p in points_of(one.root):
+        job_id = read_submission(p.submission)["job_id"]
+        found.append(pickle.loads((one.root / "submitit" / f"{job_id}_submitted.pkl").read_bytes()).function.run_dir)
+    return found
+
+
+def test_a_sweep_whose_answer_was_lost_trains_each_points_own_run(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """sbatch timed out, and the file system gave all pickles one time: each element still gets the pickle of its own point."""
+    (slurm / "lost-at-0").touch()
+    (slurm / "squeue").write_text("#!/bin/sh\necho 77\n")
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
+
+    assert one.arrays == ("77",)
+    assert _trained_by(one) == [str(p.root) for p in points_of(one.root)]
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["slurm took it", "slurm has not taken it"])
+def test_a_second_array_whose_answer_was_lost_is_not_taken_for_the_first(
+    job: Make, slurm: Path, tmp_path: Path, *, taken: bool
+) -> None:
+    """Both arrays have the sweep's name. The one that is not known yet is adopted; where there is none, nothing is left queued."""
+    (slurm / "lost-at-1").touch()
+    (slurm / "squeue").write_text(f"#!/bin/sh\necho 100\necho 100\n{'echo 77' if taken else ''}\n")
+    if not taken:
+        with pytest.raises(SubmitError, match="Socket timed out"):
+            submit_sweep.submit_points(_sweep(job), _facts(tmp_path, array=4), [])
+        assert (slurm / "cancelled").read_text() == "100\n"
+        return
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path, array=4), [])
+
+    assert one.arrays == ("100", "77")
+    assert _trained_by(one) == [str(p.root) for p in points_of(one.root)]
 
 
 def test_sweeps_and_points_are_found_by_name(job: Make, slurm: Path, tmp_path: Path) -> None:
