@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import leader_end, read_ended
 from launcher.node.allocation.exclusions import choose_excluded
+from launcher.node.allocation.job_processes import end_srun, life_s
 from launcher.run import clock
 from launcher.run.paths import RunPaths
-from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
 from launcher.run.units import whole_number
@@ -59,7 +57,7 @@ class SlurmAllocation(Allocation):
         self._slurm_requeues = False
         self._grace_end: float | None = None
         self._let_go = False
-        self._began_up_s = clock.up_s() - _life_s(environ)
+        self._began_up_s = clock.up_s() - life_s(environ)
 
     def facts(self) -> JobFacts | None:
         """Return what SLURM says of the job now; None when it does not answer. Never raises.
@@ -283,7 +281,8 @@ class SlurmAllocation(Allocation):
     def pull_forward(self) -> None:
         """See `Allocation`."""
         if self._let_go:
-            self._end_srun()
+            # srun would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then.
+            end_srun({**self._environ, "SLURM_JOB_ID": self._job.job_id})
         done = handback.pull_forward(self._job.own_id, max(NET_LEAD_S, self._least_lead_s))
         if not done.ok:
             print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
@@ -291,17 +290,6 @@ class SlurmAllocation(Allocation):
     def ends_slowly(self, seconds: int) -> None:
         """Keep the job from starting before its slowest process has ended, ``seconds`` after KillWait."""
         self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
-
-    def _end_srun(self) -> None:
-        """Kill srun: it would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then."""
-        own = {"SLURM_JOB_ID": self._job.job_id, "SLURM_CONF": self._environ.get("SLURM_CONF")}
-        for process in psutil.process_iter(["name"]):
-            try:
-                env = process.environ() if process.info["name"] == "srun" else {}
-                if own == {name: env.get(name) for name in own}:
-                    process.kill()
-            except psutil.Error:
-                continue
 
     def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """See `Allocation`."""
@@ -369,21 +357,6 @@ def _slurm_now() -> float:
     """Return the time by slurmctld's clock, the only one its times may be compared with; where unknown, by this process's."""
     said = controller_time(timeout_s=_ASK_S)
     return clock.now() if said is None else said
-
-
-def _life_s(environ: Mapping[str, str]) -> float:
-    """Return the age of this process's oldest ancestor in this life of the job: the batch script, or the step's task."""
-    age = 0.0
-    me = psutil.Process()
-    for process in (me, *me.parents()):
-        try:
-            theirs = process.environ()
-        except psutil.Error:
-            break
-        if any(theirs.get(name) != environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")):
-            break
-        age = age_s(process.pid)
-    return age
 
 
 def _is_ended(facts: JobFacts | None) -> bool:
