@@ -51,17 +51,17 @@ class Done:
     job_id: str = ""
     """The new job, of `continuation`."""
     ended: bool = False
-    """The job ran when it was looked at and was ended before it could be requeued: somebody may have cancelled it."""
+    """The job was ended before it could be requeued: somebody may have cancelled it."""
 
 
-def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
+def requeue(job_id: str, *, restart_count: int, ended: bool = False, limit_s: float = 20.0) -> Done:
     """Have SLURM run this job again under its id, and check that it will.
 
     ``restart_count`` is this life's SLURM_RESTART_COUNT: SLURM's own count goes up in the moment in which it accepts, so
-    that a request whose answer was lost, or another's that came first, is known to have taken. A job that was cancelled
-    before must not come here: plain ``scontrol requeue`` would resurrect it, and nothing would show that. One that still
-    runs is requeued by ``scontrol requeue Incomplete``, which slurmctld passes over once the job is being ended: so a
-    scancel that comes in between stands (`Done.ended`). ``limit_s`` bounds everything.
+    that a request whose answer was lost, or another's that came first, is known to have taken. A job that runs is requeued by
+    ``scontrol requeue Incomplete``, which slurmctld passes over once the job is being ended: so a scancel stands
+    (`Done.ended`), whenever it comes. ``ended``: the job has ended, and is known not to have been cancelled. Plain ``scontrol
+    requeue`` would resurrect one that was, and nothing would show that. ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
 
@@ -71,21 +71,19 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
     facts = job_facts(job_id, timeout_s=left_s())
     if _taken(facts, restart_count):
         return Done(True)
-    running = facts is None or facts.state in RUNNING
-    words = ("scontrol", "requeue", *(["Incomplete"] if running else []), job_id)
-    while True:
+    words = ("scontrol", "requeue", *([] if ended else ["Incomplete"]), job_id)
+    while ended or facts is None or facts.state in RUNNING:
         answer = ask(*words, timeout_s=left_s())
         facts = job_facts(job_id, timeout_s=left_s())
         if _taken(facts, restart_count):
             return Done(True)
-        if running and answer.ok and facts is not None and facts.state not in RUNNING:
-            return Done(False, "the job was ended in the meantime", ended=True)
         why = answer.problem or "SLURM accepted the requeue, but the job will not run again"
         if not answer.ok and _FORBIDDEN.search(answer.err) and not _ALREADY.search(answer.err):
             return Done(False, why, forbidden=True)
         if time.monotonic() > end:
             return Done(False, why)
         time.sleep(0.5)
+    return Done(False, "the job was ended", ended=True)
 
 
 def _taken(facts: JobFacts | None, restart_count: int) -> bool:

@@ -116,7 +116,9 @@ class SlurmAllocation(Allocation):
 
     def cancelled(self) -> bool:
         """See `Allocation`."""
-        facts = self.facts()
+        return self._is_cancelled(self.facts())
+
+    def _is_cancelled(self, facts: JobFacts | None) -> bool:
         return _is_ended(facts) and self._understood(facts, "TERM").kind == "cancelled"
 
     def ended_tasks(self) -> dict[str, str]:
@@ -167,9 +169,8 @@ class SlurmAllocation(Allocation):
         if self._slurm_requeues or self._spec.site.requeue_allowed:
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
-                if self.cancelled():
-                    raise CancelledError("the job was cancelled in the meantime")
-                done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
+                self._require_not_cancelled()  # its grace or time may be over
+                done = handback.requeue(own, restart_count=self.restart_count, ended=True)
             if done.ok:
                 if nodes is not None:
                     handback.set_nodes(own, *nodes)
@@ -182,6 +183,13 @@ class SlurmAllocation(Allocation):
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s, nodes)
+
+    def _require_not_cancelled(self) -> None:
+        """Raise CancelledError, and NotAnsweredError where that is not known: a cancelled run must not come back."""
+        if (facts := self.facts()) is None:
+            raise NotAnsweredError("it is not known whether the job was cancelled")
+        if self._is_cancelled(facts):
+            raise CancelledError("the job was cancelled in the meantime")
 
     def _is_awaited(self) -> bool | None:
         """Whether a job of another run waits for this one; None: not known."""
@@ -227,11 +235,14 @@ class SlurmAllocation(Allocation):
                 handback.exclude(new, chosen)
             if delay_s > 0:
                 handback.pull_forward(new, int(delay_s))
-        if self.cancelled():  # asked before, too; but a scancel may have come in between
-            handback.cancel(new)
-            raise CancelledError("the job was cancelled in the meantime")
-        handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
+        try:
+            self._require_not_cancelled()
+        except CancelledError:
+            if not (done := handback.cancel(new)).ok:
+                raise NotAnsweredError(f"scancel of the continuation job: {done.why}") from None
+            raise
+        handback.move_dependents(self._job.own_id, new)
         if self._spec.restart.queue_early and not (done := handback.release(new)).ok:
             if done.forbidden:  # an administrator holds it
                 handback.cancel(new)

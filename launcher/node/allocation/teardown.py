@@ -303,7 +303,7 @@ def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[
     last = last_of(history, JobNamed, Ended)
     if not isinstance(last, Requeued) or last.how != "continuation" or last.job_id in (None, allocation.job_id):
         return
-    if allocation.cancelled():
+    if _meaning(allocation, told=False) == "cancelled":
         allocation.cancel(str(last.job_id))
         end_run(paths, allocation, attempt, "cancelled", "The job was cancelled.")
 

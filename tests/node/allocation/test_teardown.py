@@ -217,11 +217,11 @@ def test_a_continuation_whose_leader_never_came_up_goes_on(run):
     assert six.said == [("hand_back", 30.0)]
 
 
-def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along(run):
-    """scancel names the job that the user knows; the continuation in the queue is the same run."""
+@pytest.mark.parametrize("slurm", [Slurm(cancelled=True), Slurm(meaning="cancelled")], ids=["heard", "asked again"])
+def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along(run, slurm):
+    """scancel names the job that the user knows; the continuation in the queue is the same run. One question may go unanswered."""
     spec, paths = run
     event_lines.append(paths.events, an_event("requeued", attempt=0, how="continuation", job_id="6"))
-    slurm = Slurm(cancelled=True)
 
     assert teardown.act(spec, paths, slurm) is False
 
