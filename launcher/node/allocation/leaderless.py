@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from launcher.frozen import frozen
 from launcher.node.allocation.early_exits import hosts_in
@@ -23,8 +24,10 @@ from launcher.node.allocation.held_allocation import conclude_reruns
 from launcher.node.allocation.reach import host_answers
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
+from launcher.node.checkpoints import fence
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import event_lines
+from launcher.run.asking import patiently
 from launcher.run.events import JobNamed, Requeued, last_of
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -98,7 +101,7 @@ def adopt(
         allocation.ends_slowly(_ENDING_S)
     if not silent and leads():  # of a silent one that has just been asked
         return
-    again = act(spec, paths, allocation, exclude=(leader_host,), told=told, said=end.said)
+    again = _decide(spec, paths, allocation, batch_host, exclude=(leader_host,), told=told, said=end.said)
     if spec.hold and not again:
         conclude_reruns(paths, end.said.rstrip(".") or "its hold has ended")
     _finish_job(paths, allocation, batch_host, again=again)
@@ -200,7 +203,7 @@ def await_lead(
 def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_host: str) -> None:
     """Do what the batch script would have done after its leader: its host is gone."""
     try:
-        again = act(spec, paths, allocation)
+        again = _decide(spec, paths, allocation, batch_host)
     except OSError as error:  # the folder is gone, or away for minutes: nobody could go on there
         allocation.remark(f"how the run ended is not known: {error}")
         allocation.end_job(completed=False)
@@ -210,20 +213,41 @@ def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_
     _finish_job(paths, allocation, batch_host, again=again)
 
 
+def _decide(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_host: str, **how: Any) -> bool:
+    """Do what `act` does, and once more where SLURM was away for longer than that asks: without a batch script nobody else would."""
+    before = patiently(lambda: fence.newest_claim(paths), paths.root)
+    if act(spec, paths, allocation, **how):
+        return True
+    undecided = read_outcome(paths.outcome) is None and not _goes_on_elsewhere(paths)
+    if not (undecided and _script_lost(allocation, batch_host)):
+        return False
+    same = patiently(lambda: fence.newest_claim(paths), paths.root) == before
+    return same and act(spec, paths, allocation, **how)
+
+
 def _finish_job(paths: RunPaths, allocation: SlurmAllocation, batch_host: str, *, again: bool) -> None:
     """Have a job that SLURM runs again start soon (``again``). End one whose run is over, or goes on in another job, and whose batch
     script is gone with its host: SLURM would keep it to its time limit.
     """
-    facts = None if allocation.taken() else _facts(allocation, _ALONE_S)
-    if facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes):
+    if _script_lost(allocation, batch_host):
         outcome = read_outcome(paths.outcome)
-        last = last_of(event_lines.read(paths.events), JobNamed)
         if outcome is not None:
             again = allocation.end_job(completed=outcome.get("state") == "completed")
-        elif isinstance(last, Requeued) and last.how == "continuation":
+        elif _goes_on_elsewhere(paths):
             allocation.end_job(completed=False)
     if again:
         _start_soon(allocation)
+
+
+def _script_lost(allocation: SlurmAllocation, batch_host: str) -> bool:
+    """Whether the job runs on without its batch script, whose host SLURM has removed from it."""
+    facts = None if allocation.taken() else _facts(allocation, _ALONE_S)
+    return facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes)
+
+
+def _goes_on_elsewhere(paths: RunPaths) -> bool:
+    last = last_of(event_lines.read(paths.events), JobNamed)
+    return isinstance(last, Requeued) and last.how == "continuation"
 
 
 def _start_soon(allocation: SlurmAllocation) -> None:

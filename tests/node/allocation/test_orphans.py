@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.node.allocation import leaderless, reach
+from launcher.node.checkpoints import fence
 from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_outcome
@@ -63,7 +64,7 @@ def running(nodes="n[0-2]", restarts=0, state="RUNNING"):
 
 
 @pytest.fixture
-def adopt(monkeypatch):
+def adopt(monkeypatch, tmp_path):
     acted = []
 
     def act(spec, paths, allocation, exclude=(), told=False, said=""):
@@ -79,7 +80,14 @@ def adopt(monkeypatch):
         monkeypatch.setattr(leaderless, "host_answers", lambda host, ports: alive())
         monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
         leaderless.adopt(
-            SPEC, None, place=place, leader_host="n0", batch_host="n0", ports=[20000], silent=silent, leads=leads
+            SPEC,
+            RunPaths(tmp_path),
+            place=place,
+            leader_host="n0",
+            batch_host="n0",
+            ports=[20000],
+            silent=silent,
+            leads=leads,
         )
         assert slurm.pulled == 2 * len(acted)
         return acted, clock.now
@@ -181,8 +189,10 @@ def test_a_rerun_ends_with_its_hold(adopt, monkeypatch):
 def concluded(monkeypatch, tmp_path):
     """What becomes of a job whose last leader has ended; ``nodes`` are those that SLURM still lists, the batch host was n0."""
 
-    def conclude(*, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None, unheard=0):
-        paths = RunPaths(tmp_path)
+    def conclude(
+        *, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None, unheard=0, acts=()
+    ):
+        paths, acts = RunPaths(tmp_path), list(acts)
         if outcome is not None:
             write_outcome(paths.outcome, {"state": outcome})
         if continued:
@@ -196,6 +206,9 @@ def concluded(monkeypatch, tmp_path):
         def act(*words, **how):
             if error is not None:
                 raise error
+            if acts:
+                slurm.requeued = acts.pop(0)(paths)
+                return slurm.requeued
             return again
 
         monkeypatch.setattr(leaderless, "act", act)
@@ -238,6 +251,20 @@ def test_a_job_that_slurm_runs_again_is_pulled_forward_and_not_cancelled(conclud
 def test_a_job_whose_run_has_no_end_yet_is_left_alone(concluded):
     """SLURM does not answer, or another leader decides."""
     assert concluded() == ([], 0)
+
+
+def test_a_slurm_that_was_away_for_longer_than_it_is_asked_is_asked_once_more(concluded):
+    """The job runs on without a batch script: with no second word its hosts would be kept, empty, to the time limit."""
+    assert concluded(acts=[lambda paths: False, lambda paths: True]) == ([], 2)
+    assert concluded(acts=[lambda paths: False, lambda paths: write_outcome(paths.outcome, {"state": "failed"})]) == (
+        [False],
+        0,
+    )
+
+
+def test_a_job_that_another_leader_has_taken_over_meanwhile_is_left_to_it(concluded):
+    """The first word said so, and there is no second one, which would end that leader's attempt."""
+    assert concluded(acts=[lambda paths: fence.claim_attempt(paths) and False, lambda paths: True]) == ([], 0)
 
 
 def test_a_job_whose_folder_is_away_is_ended_and_says_why(concluded):
