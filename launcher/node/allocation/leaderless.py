@@ -15,7 +15,7 @@ A leader that answers is alive and leads: this host was cut off for a while, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.frozen import frozen
@@ -76,6 +76,7 @@ class LeaderEnd:
 def adopt(
     spec: RunSpec,
     paths: RunPaths,
+    environ: Mapping[str, str],
     *,
     place: int,
     leader_host: str,
@@ -92,7 +93,7 @@ def adopt(
     answer from SLURM nothing is done: this host may be the one that is cut off. ``told``: TERM came, which ends a job that SLURM wants
     nothing of. ``end``: what became of the leader, where that was awaited already. ``batch_host``: where the batch script runs.
     """
-    allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
+    allocation = SlurmAllocation(spec, paths, environ, least_lead_s=LEAD_S if silent else 0)
     if end is None:
         end = await_leader_end(allocation, leader_host, ports, leads) if silent else LeaderEnd("")
     if end is None or not _await_turn(allocation, place):

@@ -78,10 +78,11 @@ def adopt(monkeypatch, tmp_path):
         clock = Clock()
         monkeypatch.setattr(leaderless, "time", clock)
         monkeypatch.setattr(leaderless, "host_answers", lambda host, ports: alive())
-        monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
+        monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, environ, least_lead_s: slurm)
         leaderless.adopt(
             SPEC,
             RunPaths(tmp_path),
+            {},
             place=place,
             leader_host="n0",
             batch_host="n0",
@@ -277,12 +278,13 @@ def test_a_leader_that_stood_still_leaves_its_batch_host_a_successor_may_not(ado
     monkeypatch.setattr(leaderless, "read_outcome", lambda path: {"state": "failed"})
     slurm = Slurm(running("n[1-2]"))
     slurm.requeued = False
-    monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
+    monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, environ, least_lead_s: slurm)
     monkeypatch.setattr(leaderless, "act", lambda *words, **how: False)
     monkeypatch.setattr(leaderless, "time", Clock())
     leaderless.adopt(
         SPEC,
         RunPaths(tmp_path),
+        {},
         place=0,
         leader_host="n1",
         batch_host="n0",
