@@ -119,8 +119,11 @@ def ask_for_one_cpu(job_id: str) -> Done:
 
 
 def wishes(job_id: str) -> dict[str, str]:
-    """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates."""
-    out = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out
+    """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates.
+
+    Every job has a partition: nothing at all means that SLURM does not answer.
+    """
+    out = _ask_again("scontrol", "show", "job", job_id).out
     found: dict[str, str] = {}
     # Lines that begin with these keys: job names and comments, which users choose, cannot imitate them.
     for line in re.findall(r"^ +(?:Priority|Partition|ReqNodeList|Features|Reservation)=.*", out, re.MULTILINE):
@@ -322,10 +325,14 @@ def _pending(columns: str, *options: str) -> Iterator[list[str]]:
 
 
 def _update(job_id: str, *settings: str, cwd: str | None = None) -> Done:
-    words = ("scontrol", "update", f"JobId={job_id}", *settings)
+    answer = _ask_again("scontrol", "update", f"JobId={job_id}", *settings, cwd=cwd)
+    return Done(answer.ok, answer.problem, forbidden=not answer.ok and bool(_FORBIDDEN.search(answer.err)))
+
+
+def _ask_again(*words: str, cwd: str | None = None) -> Answer:
     answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
     for wait_s in (0.3, 1.0):
         if answer.busy:
             time.sleep(wait_s)
             answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
-    return Done(answer.ok, answer.problem, forbidden=not answer.ok and bool(_FORBIDDEN.search(answer.err)))
+    return answer

@@ -258,7 +258,8 @@ class SlurmAllocation(Allocation):
         minutes = int((facts.end_t - _slurm_now()) // 60)
         if minutes < _LEAST_MIN:
             raise SiteError(f"only {max(0, minutes)} min are left")
-        wishes = handback.wishes(own.own_id)
+        if not (wishes := handback.wishes(own.own_id)):
+            raise SiteError("SLURM does not say where the job may run")
         extra = [f"--{name}={wishes[name]}" for name in ("partition", "constraint", "reservation") if name in wishes]
         extra.append(f"--dependency=after:{own.own_id}")  # in place of the script's own
         if own.array_task_id is not None:
