@@ -9,11 +9,13 @@ When a host does not answer, the agents wait until SLURM has dropped it: requeue
 until then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only
 its leader stands still (SIGSTOP, a dead file system): SLURM would never drop it.
 
-A leader that answers is alive and leads: this host was cut off for a while, and the others train on.
+A leader that answers is alive and leads: this host was cut off for a while, and the others train on. So does one that this host
+cannot reach, and that writes its picture of the run all the while.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,7 +33,7 @@ from launcher.run.asking import patiently
 from launcher.run.events import JobNamed, Requeued, last_of
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome
+from launcher.run.state import read_outcome, read_state
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.meaning import meaning_of
 
@@ -43,6 +45,8 @@ DROP_S = 660.0
 """Twice SlurmdTimeout, which is 300 s by default, and some more."""
 COMES_BACK_S = 20.0
 """A leader on a live host may come back for so long; what it decides then is valid."""
+_WRITES_S = 20.0
+"""A leader that has written within so long lives: it does so every second, with many thousand ranks more seldom."""
 _ENDING_S = 10
 """SLURM takes so long, beyond KillWait, to end a process that stands still and to see that."""
 _POLL_S = 2.0
@@ -95,7 +99,7 @@ def adopt(
     """
     allocation = SlurmAllocation(spec, paths, environ, least_lead_s=LEAD_S if silent else 0)
     if end is None:
-        end = await_leader_end(allocation, leader_host, ports, leads) if silent else LeaderEnd("")
+        end = await_leader_end(paths, allocation, leader_host, ports, leads) if silent else LeaderEnd("")
     if end is None or not _await_turn(allocation, place):
         return
     if end.stands_still:
@@ -108,7 +112,27 @@ def adopt(
     _finish_job(paths, allocation, batch_host, again=again)
 
 
+class _Picture:
+    """The leader's picture of the run, as it changes."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._path, self._changed_at = paths.state, -math.inf
+        self._t = read_state(self._path).get("t")
+
+    def look(self) -> None:
+        """Note whether it has changed."""
+        t = read_state(self._path).get("t")
+        if t not in (None, self._t):
+            self._t, self._changed_at = t, time.monotonic()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a leader writes it."""
+        return time.monotonic() - self._changed_at < _WRITES_S
+
+
 def await_leader_end(
+    paths: RunPaths,
     allocation: SlurmAllocation,
     leader_host: str,
     ports: Sequence[int],
@@ -123,8 +147,10 @@ def await_leader_end(
     """
     began = heard = time.monotonic()
     answering: float | None = None
+    picture = _Picture(paths)
     while time.monotonic() - began < DROP_S and not over():
         facts = allocation.facts()
+        picture.look()
         if facts is not None:
             heard = time.monotonic()
             if not _ours(facts, allocation):
@@ -138,12 +164,14 @@ def await_leader_end(
                 return None
             elif answering is None:
                 answering = time.monotonic()
-            elif time.monotonic() - answering >= frozen_s:
+            elif time.monotonic() - answering >= frozen_s and not picture.is_new:
                 gone_s = SILENCE_S + time.monotonic() - began
                 return LeaderEnd(f"The leader on {leader_host} did not respond for {gone_s:.0f} s", stands_still=True)
         elif time.monotonic() - heard > _UNHEARD_S:
             return None
         time.sleep(_POLL_S)
+    if picture.is_new:
+        return None
     return LeaderEnd(f"{leader_host}, the leader's host, did not answer for {SILENCE_S + DROP_S:.0f} s")
 
 

@@ -11,7 +11,7 @@ from launcher.node.allocation import leaderless, reach
 from launcher.node.checkpoints import fence
 from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
-from launcher.run.state import write_outcome
+from launcher.run.state import write_outcome, write_state
 from launcher.slurm.jobs import JobFacts
 
 
@@ -127,6 +127,38 @@ def test_a_leader_that_lives_keeps_its_run(adopt):
 
     assert adopt(Slurm(running()), leads=lambda: next(cut), alive=lambda: True)[0] == []
     assert adopt(Slurm(running()), silent=False, leads=lambda: True)[0] == []
+
+
+class Writing(Slurm):
+    """SLURM, which keeps the leader's host in the job, and a leader that writes its picture once a question, so many times."""
+
+    def __init__(self, path, times):
+        super().__init__(running())
+        self.path, self.times = path, times
+
+    def facts(self):
+        self.times -= 1
+        if self.times >= 0:
+            write_state(self.path, {"t": float(self.times)})
+        return super().facts()
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_leader_that_writes_leads_though_this_host_cannot_reach_it(adopt, tmp_path, alive):
+    """This node alone is cut off from the leader's host, which SLURM reaches: the run trains on with a spare and is not handed back."""
+    acted, took = adopt(Writing(RunPaths(tmp_path).state, 1000), alive=lambda: alive)
+
+    assert acted == []
+    assert took == pytest.approx(leaderless.DROP_S, abs=3)
+
+
+@pytest.mark.parametrize(("alive", "took_s"), [(False, leaderless.DROP_S), (True, 110)])
+def test_a_leader_that_has_written_for_a_while_and_writes_no_more_is_gone(adopt, tmp_path, alive, took_s):
+    """It was cut off first, and stood still or died later: the job is handed back 20 s after its last word, or in the end."""
+    acted, took = adopt(Writing(RunPaths(tmp_path).state, 45), alive=lambda: alive)
+
+    assert acted == [("n0",)]
+    assert took == pytest.approx(took_s, abs=5)
 
 
 def test_a_host_answers_by_accepting_or_refusing():
