@@ -29,7 +29,7 @@ _TO_LOG = ("/bin/sh", "-c", f'exec "$@" >>"${LOG}" 2>&1', "agent")
 _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 
 
-_OLD = f"{LAST_WORDS}the launcher needs Python 3.10 or newer outside the container, and python3 on $HOSTNAME is none"
+_OLD = f"{LAST_WORDS}$HOSTNAME has no Python 3.10 or newer outside the container, which the launcher needs there"
 
 
 def joins(srun: Sequence[str], command: str) -> str:

@@ -128,7 +128,7 @@ def test_an_old_python_beside_a_container_ends_the_job_at_once(tmp_path: Path, p
     )  # fmt: skip
 
     assert done.returncode == code
-    assert ("launcher: error: the launcher needs Python 3.10 or newer outside" in done.stderr) == bool(code)
+    assert ("has no Python 3.10 or newer outside the container" in done.stderr) == bool(code)
 
 
 def test_a_teardown_that_has_judged_leaves_the_comment_alone(tmp_path: Path) -> None:
