@@ -58,9 +58,8 @@ _CLAIMED_S = 60.0
 _WATCH_S = 0.5
 _LAST_S = 2.0
 """The other agents have seen it and left by then."""
-_UNHEARD_S = 60.0
-_ALONE_S = 600.0
-"""Nobody else would end the job: SLURM is asked for so long."""
+_UNHEARD_S = 600.0
+"""slurmctld may be restarting, and where the batch script is gone nobody else would hand the job back or end it: it is asked for so long."""
 
 
 @frozen
@@ -175,9 +174,9 @@ def await_leader_end(
     return LeaderEnd(f"{leader_host}, the leader's host, did not answer for {SILENCE_S + DROP_S:.0f} s")
 
 
-def _facts(allocation: SlurmAllocation, patience_s: float) -> JobFacts | None:
-    """Return what SLURM says of the job, asked for so long: slurmctld may be starting again. None: it has not answered."""
-    end = time.monotonic() + patience_s
+def _facts(allocation: SlurmAllocation) -> JobFacts | None:
+    """Return what SLURM says of the job; None: it has not answered for `_UNHEARD_S`."""
+    end = time.monotonic() + _UNHEARD_S
     while (facts := allocation.facts()) is None and time.monotonic() < end:
         time.sleep(_POLL_S)
     return facts
@@ -185,11 +184,13 @@ def _facts(allocation: SlurmAllocation, patience_s: float) -> JobFacts | None:
 
 def _await_turn(allocation: SlurmAllocation, place: int) -> bool:
     """Wait for this node's turn; False when nothing is to be done any more."""
-    turn = time.monotonic() + _TURN_S * place
+    turn: float | None = None
     while True:
-        facts = _facts(allocation, _UNHEARD_S)
+        facts = _facts(allocation)
         if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
             return False  # an agent that stays longer than the one that acted would cost the full delay
+        if turn is None:  # a SLURM that was away answers all agents at once
+            turn = time.monotonic() + _TURN_S * place
         if time.monotonic() >= turn:
             return True
         time.sleep(_WATCH_S)
@@ -215,6 +216,8 @@ def await_lead(
     while not over():
         facts = allocation.facts()
         if facts is not None:
+            if time.monotonic() - heard > _LEAD_TURN_S:
+                began = time.monotonic()  # a SLURM that was away answers all nodes at once
             heard = time.monotonic()
             if not _ours(facts, allocation) or node not in (listed := hosts_in(facts.nodes)):
                 break
@@ -270,7 +273,7 @@ def _finish_job(paths: RunPaths, allocation: SlurmAllocation, batch_host: str, *
 
 def _script_lost(allocation: SlurmAllocation, batch_host: str) -> bool:
     """Whether the job runs on without its batch script, whose host SLURM has removed from it."""
-    facts = None if allocation.taken() else _facts(allocation, _ALONE_S)
+    facts = None if allocation.taken() else _facts(allocation)
     return facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes)
 
 
