@@ -51,17 +51,17 @@ class Done:
     job_id: str = ""
     """The new job, of `continuation`."""
     ended: bool = False
-    """The job ran when it was looked at and was ended before it could be requeued: somebody may have cancelled it."""
+    """The job was ended before it could be requeued: somebody may have cancelled it."""
 
 
-def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
+def requeue(job_id: str, *, restart_count: int, ended: bool = False, limit_s: float = 20.0) -> Done:
     """Have SLURM run this job again under its id, and check that it will.
 
     ``restart_count`` is this life's SLURM_RESTART_COUNT: SLURM's own count goes up in the moment in which it accepts, so
-    that a request whose answer was lost, or another's that came first, is known to have taken. A job that was cancelled
-    before must not come here: plain ``scontrol requeue`` would resurrect it, and nothing would show that. One that still
-    runs is requeued by ``scontrol requeue Incomplete``, which slurmctld passes over once the job is being ended: so a
-    scancel that comes in between stands (`Done.ended`). ``limit_s`` bounds everything.
+    that a request whose answer was lost, or another's that came first, is known to have taken. A job that runs is requeued by
+    ``scontrol requeue Incomplete``, which slurmctld passes over once the job is being ended: so a scancel stands
+    (`Done.ended`), whenever it comes. ``ended``: the job has ended, and is known not to have been cancelled. Plain ``scontrol
+    requeue`` would resurrect one that was, and nothing would show that. ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
 
@@ -71,21 +71,19 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
     facts = job_facts(job_id, timeout_s=left_s())
     if _taken(facts, restart_count):
         return Done(True)
-    running = facts is None or facts.state in RUNNING
-    words = ("scontrol", "requeue", *(["Incomplete"] if running else []), job_id)
-    while True:
+    words = ("scontrol", "requeue", *([] if ended else ["Incomplete"]), job_id)
+    while ended or facts is None or facts.state in RUNNING:
         answer = ask(*words, timeout_s=left_s())
         facts = job_facts(job_id, timeout_s=left_s())
         if _taken(facts, restart_count):
             return Done(True)
-        if running and answer.ok and facts is not None and facts.state not in RUNNING:
-            return Done(False, "the job was ended in the meantime", ended=True)
         why = answer.problem or "SLURM accepted the requeue, but the job will not run again"
         if not answer.ok and _FORBIDDEN.search(answer.err) and not _ALREADY.search(answer.err):
             return Done(False, why, forbidden=True)
         if time.monotonic() > end:
             return Done(False, why)
         time.sleep(0.5)
+    return Done(False, "the job was ended", ended=True)
 
 
 def _taken(facts: JobFacts | None, restart_count: int) -> bool:
@@ -121,8 +119,11 @@ def ask_for_one_cpu(job_id: str) -> Done:
 
 
 def wishes(job_id: str) -> dict[str, str]:
-    """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates."""
-    out = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out
+    """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates.
+
+    Every job has a partition: nothing at all means that SLURM does not answer.
+    """
+    out = _ask_again("scontrol", "show", "job", job_id).out
     found: dict[str, str] = {}
     # Lines that begin with these keys: job names and comments, which users choose, cannot imitate them.
     for line in re.findall(r"^ +(?:Priority|Partition|ReqNodeList|Features|Reservation)=.*", out, re.MULTILINE):
@@ -324,10 +325,14 @@ def _pending(columns: str, *options: str) -> Iterator[list[str]]:
 
 
 def _update(job_id: str, *settings: str, cwd: str | None = None) -> Done:
-    words = ("scontrol", "update", f"JobId={job_id}", *settings)
+    answer = _ask_again("scontrol", "update", f"JobId={job_id}", *settings, cwd=cwd)
+    return Done(answer.ok, answer.problem, forbidden=not answer.ok and bool(_FORBIDDEN.search(answer.err)))
+
+
+def _ask_again(*words: str, cwd: str | None = None) -> Answer:
     answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
     for wait_s in (0.3, 1.0):
         if answer.busy:
             time.sleep(wait_s)
             answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
-    return Done(answer.ok, answer.problem, forbidden=not answer.ok and bool(_FORBIDDEN.search(answer.err)))
+    return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import LauncherError, ProtocolError
@@ -17,6 +18,7 @@ from launcher.node.agent.membership import Doors, names_with, node_index, node_n
 from launcher.node.agent.predecessor import end_predecessor
 from launcher.node.agent.read_run import read_run
 from launcher.node.agent.reruns import Reruns
+from launcher.node.allocation.allocation import Allocation
 from launcher.node.forkserver.client import ForkServer
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connect, connection
@@ -61,7 +63,7 @@ def run_agent(
     except LauncherError as error:
         print(f"{LAST_WORDS}{error}", file=sys.stderr)
         return error.exit_code
-    before = dict(os.environ)
+    before = dict(os.environ)  # jobs that are submitted from here get this: SLURM must not see what is passed by name
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
     life, _, leads = joins or (connection.allocation_life(os.environ), "", 0)
     doors = Doors(spec, secret, life, names, index)
@@ -75,16 +77,27 @@ def run_agent(
     if spec.hold:
         agent.reruns = Reruns(spec, paths, agent.server, before, agent.tell, Agent, doors.others)
     if index == 0:
-        leader = Leader(spec, paths, host=names[0], node_names=names, revived=again is not None)
+        leader = Leader(spec, paths, names[0], names, _allocation_of(spec, paths, before), revived=again is not None)
         return loop.run_until_complete(lead_and_obey(leader, agent.run(), doors)).exit_code
-    code = loop.run_until_complete(_obey_or_lead(agent, search, doors))
+    code = loop.run_until_complete(_obey_or_lead(agent, search, doors, before))
     if search.lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        _stand_in(spec, paths, search)
+        _stand_in(spec, paths, search, before)
     return code
 
 
-async def _obey_or_lead(agent: Agent, search: LeaderSearch, doors: Doors) -> int:
-    """Run the agent of another node than the first; the leader beside it, too, once that is on this node."""
+def _allocation_of(spec: RunSpec, paths: RunPaths, environ: Mapping[str, str]) -> Allocation:
+    if spec.batch == "slurm" and environ.get("SLURM_JOB_ID"):
+        from launcher.node.allocation.slurm_allocation import SlurmAllocation
+
+        return SlurmAllocation(spec, paths, environ)
+    return Allocation(paths)
+
+
+async def _obey_or_lead(agent: Agent, search: LeaderSearch, doors: Doors, environ: Mapping[str, str]) -> int:
+    """Run the agent of another node than the first; the leader beside it, too, once that is on this node.
+
+    ``environ``: of this process, without what the run's workers get besides.
+    """
     obeying = asyncio.ensure_future(agent.run())
     to_lead = asyncio.ensure_future(search.leads.wait())
     await asyncio.wait([obeying, to_lead], return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +108,7 @@ async def _obey_or_lead(agent: Agent, search: LeaderSearch, doors: Doors) -> int
     from launcher.node.allocation.slurm_allocation import SlurmAllocation
 
     spec, paths = agent.spec, agent.paths
-    allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S)
+    allocation = SlurmAllocation(spec, paths, environ, least_lead_s=LEAD_S)
     require_only_own_writers(paths)
     lost = [name for name in doors.names if search.end is not None and name not in search.end.left]
     leader = Leader(spec, paths, agent.host, doors.names, allocation, revived=True, lost=lost)
@@ -105,8 +118,8 @@ async def _obey_or_lead(agent: Agent, search: LeaderSearch, doors: Doors) -> int
     return ending.exit_code
 
 
-def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
-    """Hand the job back for a leader that is gone, unless another agent does."""
+def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch, environ: Mapping[str, str]) -> None:
+    """Hand the job back for a leader that is gone, unless another agent does. ``environ`` as in `_obey_or_lead`."""
     from launcher.node.allocation.leaderless import adopt
 
     door, place = search.door, search.place
@@ -117,6 +130,7 @@ def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
         adopt(
             spec,
             paths,
+            environ,
             place=place,
             leader_host=door.host,
             batch_host=search.batch_host,

@@ -212,7 +212,7 @@ class LeaderSearch:
         def watch() -> LeaderEnd | None:
             allocation, before = SlurmAllocation(self._spec, self._paths), self._claims()
             end = leaderless.await_leader_end(
-                allocation, door.host, door.ports, leads, frozen_s=frozen_s, over=over.is_set
+                self._paths, allocation, door.host, door.ports, leads, frozen_s=frozen_s, over=over.is_set
             )
             line = [names[index] for index in self.line]
             if end is None or not end.removed:

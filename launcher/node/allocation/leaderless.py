@@ -9,13 +9,16 @@ When a host does not answer, the agents wait until SLURM has dropped it: requeue
 until then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only
 its leader stands still (SIGSTOP, a dead file system): SLURM would never drop it.
 
-A leader that answers is alive and leads: this host was cut off for a while, and the others train on.
+A leader that answers is alive and leads: this host was cut off for a while, and the others train on. So does one that this host
+cannot reach, and that writes its picture of the run all the while.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from launcher.frozen import frozen
 from launcher.node.allocation.early_exits import hosts_in
@@ -23,12 +26,14 @@ from launcher.node.allocation.held_allocation import conclude_reruns
 from launcher.node.allocation.reach import host_answers
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
+from launcher.node.checkpoints import fence
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import event_lines
+from launcher.run.asking import patiently
 from launcher.run.events import JobNamed, Requeued, last_of
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome
+from launcher.run.state import read_outcome, read_state
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.meaning import meaning_of
 
@@ -40,6 +45,8 @@ DROP_S = 660.0
 """Twice SlurmdTimeout, which is 300 s by default, and some more."""
 COMES_BACK_S = 20.0
 """A leader on a live host may come back for so long; what it decides then is valid."""
+_WRITES_S = 20.0
+"""A leader that has written within so long lives: it does so every second, with many thousand ranks more seldom."""
 _ENDING_S = 10
 """SLURM takes so long, beyond KillWait, to end a process that stands still and to see that."""
 _POLL_S = 2.0
@@ -51,9 +58,8 @@ _CLAIMED_S = 60.0
 _WATCH_S = 0.5
 _LAST_S = 2.0
 """The other agents have seen it and left by then."""
-_UNHEARD_S = 60.0
-_ALONE_S = 600.0
-"""Nobody else would end the job: SLURM is asked for so long."""
+_UNHEARD_S = 600.0
+"""slurmctld may be restarting, and where the batch script is gone nobody else would hand the job back or end it: it is asked for so long."""
 
 
 @frozen
@@ -73,6 +79,7 @@ class LeaderEnd:
 def adopt(
     spec: RunSpec,
     paths: RunPaths,
+    environ: Mapping[str, str],
     *,
     place: int,
     leader_host: str,
@@ -89,22 +96,42 @@ def adopt(
     answer from SLURM nothing is done: this host may be the one that is cut off. ``told``: TERM came, which ends a job that SLURM wants
     nothing of. ``end``: what became of the leader, where that was awaited already. ``batch_host``: where the batch script runs.
     """
-    allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
+    allocation = SlurmAllocation(spec, paths, environ, least_lead_s=LEAD_S if silent else 0)
     if end is None:
-        end = await_leader_end(allocation, leader_host, ports, leads) if silent else LeaderEnd("")
+        end = await_leader_end(paths, allocation, leader_host, ports, leads) if silent else LeaderEnd("")
     if end is None or not _await_turn(allocation, place):
         return
     if end.stands_still:
         allocation.ends_slowly(_ENDING_S)
     if not silent and leads():  # of a silent one that has just been asked
         return
-    again = act(spec, paths, allocation, exclude=(leader_host,), told=told, said=end.said)
+    again = _decide(spec, paths, allocation, batch_host, exclude=(leader_host,), told=told, said=end.said)
     if spec.hold and not again:
         conclude_reruns(paths, end.said.rstrip(".") or "its hold has ended")
     _finish_job(paths, allocation, batch_host, again=again)
 
 
+class _Picture:
+    """The leader's picture of the run, as it changes."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._path, self._changed_at = paths.state, -math.inf
+        self._t = read_state(self._path).get("t")
+
+    def look(self) -> None:
+        """Note whether it has changed."""
+        t = read_state(self._path).get("t")
+        if t not in (None, self._t):
+            self._t, self._changed_at = t, time.monotonic()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a leader writes it."""
+        return time.monotonic() - self._changed_at < _WRITES_S
+
+
 def await_leader_end(
+    paths: RunPaths,
     allocation: SlurmAllocation,
     leader_host: str,
     ports: Sequence[int],
@@ -119,8 +146,10 @@ def await_leader_end(
     """
     began = heard = time.monotonic()
     answering: float | None = None
+    picture = _Picture(paths)
     while time.monotonic() - began < DROP_S and not over():
         facts = allocation.facts()
+        picture.look()
         if facts is not None:
             heard = time.monotonic()
             if not _ours(facts, allocation):
@@ -134,18 +163,20 @@ def await_leader_end(
                 return None
             elif answering is None:
                 answering = time.monotonic()
-            elif time.monotonic() - answering >= frozen_s:
+            elif time.monotonic() - answering >= frozen_s and not picture.is_new:
                 gone_s = SILENCE_S + time.monotonic() - began
                 return LeaderEnd(f"The leader on {leader_host} did not respond for {gone_s:.0f} s", stands_still=True)
         elif time.monotonic() - heard > _UNHEARD_S:
             return None
         time.sleep(_POLL_S)
+    if picture.is_new:
+        return None
     return LeaderEnd(f"{leader_host}, the leader's host, did not answer for {SILENCE_S + DROP_S:.0f} s")
 
 
-def _facts(allocation: SlurmAllocation, patience_s: float) -> JobFacts | None:
-    """Return what SLURM says of the job, asked for so long: slurmctld may be starting again. None: it has not answered."""
-    end = time.monotonic() + patience_s
+def _facts(allocation: SlurmAllocation) -> JobFacts | None:
+    """Return what SLURM says of the job; None: it has not answered for `_UNHEARD_S`."""
+    end = time.monotonic() + _UNHEARD_S
     while (facts := allocation.facts()) is None and time.monotonic() < end:
         time.sleep(_POLL_S)
     return facts
@@ -153,11 +184,13 @@ def _facts(allocation: SlurmAllocation, patience_s: float) -> JobFacts | None:
 
 def _await_turn(allocation: SlurmAllocation, place: int) -> bool:
     """Wait for this node's turn; False when nothing is to be done any more."""
-    turn = time.monotonic() + _TURN_S * place
+    turn: float | None = None
     while True:
-        facts = _facts(allocation, _UNHEARD_S)
+        facts = _facts(allocation)
         if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
             return False  # an agent that stays longer than the one that acted would cost the full delay
+        if turn is None:  # a SLURM that was away answers all agents at once
+            turn = time.monotonic() + _TURN_S * place
         if time.monotonic() >= turn:
             return True
         time.sleep(_WATCH_S)
@@ -183,6 +216,8 @@ def await_lead(
     while not over():
         facts = allocation.facts()
         if facts is not None:
+            if time.monotonic() - heard > _LEAD_TURN_S:
+                began = time.monotonic()  # a SLURM that was away answers all nodes at once
             heard = time.monotonic()
             if not _ours(facts, allocation) or node not in (listed := hosts_in(facts.nodes)):
                 break
@@ -200,7 +235,7 @@ def await_lead(
 def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_host: str) -> None:
     """Do what the batch script would have done after its leader: its host is gone."""
     try:
-        again = act(spec, paths, allocation)
+        again = _decide(spec, paths, allocation, batch_host)
     except OSError as error:  # the folder is gone, or away for minutes: nobody could go on there
         allocation.remark(f"how the run ended is not known: {error}")
         allocation.end_job(completed=False)
@@ -210,20 +245,41 @@ def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_
     _finish_job(paths, allocation, batch_host, again=again)
 
 
+def _decide(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_host: str, **how: Any) -> bool:
+    """Do what `act` does, and once more where SLURM was away for longer than that asks: without a batch script nobody else would."""
+    before = patiently(lambda: fence.newest_claim(paths), paths.root)
+    if act(spec, paths, allocation, **how):
+        return True
+    undecided = read_outcome(paths.outcome) is None and not _goes_on_elsewhere(paths)
+    if not (undecided and _script_lost(allocation, batch_host)):
+        return False
+    same = patiently(lambda: fence.newest_claim(paths), paths.root) == before
+    return same and act(spec, paths, allocation, **how)
+
+
 def _finish_job(paths: RunPaths, allocation: SlurmAllocation, batch_host: str, *, again: bool) -> None:
     """Have a job that SLURM runs again start soon (``again``). End one whose run is over, or goes on in another job, and whose batch
     script is gone with its host: SLURM would keep it to its time limit.
     """
-    facts = None if allocation.taken() else _facts(allocation, _ALONE_S)
-    if facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes):
+    if _script_lost(allocation, batch_host):
         outcome = read_outcome(paths.outcome)
-        last = last_of(event_lines.read(paths.events), JobNamed)
         if outcome is not None:
             again = allocation.end_job(completed=outcome.get("state") == "completed")
-        elif isinstance(last, Requeued) and last.how == "continuation":
+        elif _goes_on_elsewhere(paths):
             allocation.end_job(completed=False)
     if again:
         _start_soon(allocation)
+
+
+def _script_lost(allocation: SlurmAllocation, batch_host: str) -> bool:
+    """Whether the job runs on without its batch script, whose host SLURM has removed from it."""
+    facts = None if allocation.taken() else _facts(allocation)
+    return facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes)
+
+
+def _goes_on_elsewhere(paths: RunPaths) -> bool:
+    last = last_of(event_lines.read(paths.events), JobNamed)
+    return isinstance(last, Requeued) and last.how == "continuation"
 
 
 def _start_soon(allocation: SlurmAllocation) -> None:

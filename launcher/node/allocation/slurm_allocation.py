@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import leader_end, read_ended
 from launcher.node.allocation.exclusions import choose_excluded
+from launcher.node.allocation.job_processes import end_srun, life_s
 from launcher.run import clock
 from launcher.run.paths import RunPaths
-from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
 from launcher.run.units import whole_number
@@ -59,7 +57,7 @@ class SlurmAllocation(Allocation):
         self._slurm_requeues = False
         self._grace_end: float | None = None
         self._let_go = False
-        self._began_up_s = clock.up_s() - _life_s(environ)
+        self._began_up_s = clock.up_s() - life_s(environ)
 
     def facts(self) -> JobFacts | None:
         """Return what SLURM says of the job now; None when it does not answer. Never raises.
@@ -118,7 +116,9 @@ class SlurmAllocation(Allocation):
 
     def cancelled(self) -> bool:
         """See `Allocation`."""
-        facts = self.facts()
+        return self._is_cancelled(self.facts())
+
+    def _is_cancelled(self, facts: JobFacts | None) -> bool:
         return _is_ended(facts) and self._understood(facts, "TERM").kind == "cancelled"
 
     def ended_tasks(self) -> dict[str, str]:
@@ -169,9 +169,8 @@ class SlurmAllocation(Allocation):
         if self._slurm_requeues or self._spec.site.requeue_allowed:
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
-                if self.cancelled():
-                    raise CancelledError("the job was cancelled in the meantime")
-                done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
+                self._require_not_cancelled()  # its grace or time may be over
+                done = handback.requeue(own, restart_count=self.restart_count, ended=True)
             if done.ok:
                 if nodes is not None:
                     handback.set_nodes(own, *nodes)
@@ -184,6 +183,13 @@ class SlurmAllocation(Allocation):
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s, nodes)
+
+    def _require_not_cancelled(self) -> None:
+        """Raise CancelledError, and NotAnsweredError where that is not known: a cancelled run must not come back."""
+        if (facts := self.facts()) is None:
+            raise NotAnsweredError("it is not known whether the job was cancelled")
+        if self._is_cancelled(facts):
+            raise CancelledError("the job was cancelled in the meantime")
 
     def _is_awaited(self) -> bool | None:
         """Whether a job of another run waits for this one; None: not known."""
@@ -229,11 +235,14 @@ class SlurmAllocation(Allocation):
                 handback.exclude(new, chosen)
             if delay_s > 0:
                 handback.pull_forward(new, int(delay_s))
-        if self.cancelled():  # asked before, too; but a scancel may have come in between
-            handback.cancel(new)
-            raise CancelledError("the job was cancelled in the meantime")
-        handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
+        try:
+            self._require_not_cancelled()
+        except CancelledError:
+            if not (done := handback.cancel(new)).ok:
+                raise NotAnsweredError(f"scancel of the continuation job: {done.why}") from None
+            raise
+        handback.move_dependents(self._job.own_id, new)
         if self._spec.restart.queue_early and not (done := handback.release(new)).ok:
             if done.forbidden:  # an administrator holds it
                 handback.cancel(new)
@@ -249,7 +258,8 @@ class SlurmAllocation(Allocation):
         minutes = int((facts.end_t - _slurm_now()) // 60)
         if minutes < _LEAST_MIN:
             raise SiteError(f"only {max(0, minutes)} min are left")
-        wishes = handback.wishes(own.own_id)
+        if not (wishes := handback.wishes(own.own_id)):
+            raise SiteError("SLURM does not say where the job may run")
         extra = [f"--{name}={wishes[name]}" for name in ("partition", "constraint", "reservation") if name in wishes]
         extra.append(f"--dependency=after:{own.own_id}")  # in place of the script's own
         if own.array_task_id is not None:
@@ -283,7 +293,8 @@ class SlurmAllocation(Allocation):
     def pull_forward(self) -> None:
         """See `Allocation`."""
         if self._let_go:
-            self._end_srun()
+            # srun would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then.
+            end_srun({**self._environ, "SLURM_JOB_ID": self._job.job_id})
         done = handback.pull_forward(self._job.own_id, max(NET_LEAD_S, self._least_lead_s))
         if not done.ok:
             print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
@@ -291,17 +302,6 @@ class SlurmAllocation(Allocation):
     def ends_slowly(self, seconds: int) -> None:
         """Keep the job from starting before its slowest process has ended, ``seconds`` after KillWait."""
         self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
-
-    def _end_srun(self) -> None:
-        """Kill srun: it would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then."""
-        own = {"SLURM_JOB_ID": self._job.job_id, "SLURM_CONF": self._environ.get("SLURM_CONF")}
-        for process in psutil.process_iter(["name"]):
-            try:
-                env = process.environ() if process.info["name"] == "srun" else {}
-                if own == {name: env.get(name) for name in own}:
-                    process.kill()
-            except psutil.Error:
-                continue
 
     def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """See `Allocation`."""
@@ -369,21 +369,6 @@ def _slurm_now() -> float:
     """Return the time by slurmctld's clock, the only one its times may be compared with; where unknown, by this process's."""
     said = controller_time(timeout_s=_ASK_S)
     return clock.now() if said is None else said
-
-
-def _life_s(environ: Mapping[str, str]) -> float:
-    """Return the age of this process's oldest ancestor in this life of the job: the batch script, or the step's task."""
-    age = 0.0
-    me = psutil.Process()
-    for process in (me, *me.parents()):
-        try:
-            theirs = process.environ()
-        except psutil.Error:
-            break
-        if any(theirs.get(name) != environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")):
-            break
-        age = age_s(process.pid)
-    return age
 
 
 def _is_ended(facts: JobFacts | None) -> bool:

@@ -41,14 +41,12 @@ from launcher.run.events import (
 )
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
-from launcher.run.state import forget_passed, is_requested, read_outcome, read_state
+from launcher.run.state import forget_passed, is_requested, read_state
 from launcher.slurm.commands import clean_environment
 
 _PREEMPTED = ("preempted", "preempted_now")
-_UNHEARD_S = 60.0
-"""slurmctld may be restarting: it is asked again for so long."""
 _UNANSWERED_S = 600.0
-"""Nobody else would have SLURM start the run again: it is asked for so long."""
+"""slurmctld may be restarting, and nobody else would have it start the run again: it is asked for so long."""
 _FORGOTTEN_S = 600.0
 """A slurmctld that was killed just after it had taken the run back may come back without that. The job's last process stays so long
 to ask once more, where KillWait does not end it before."""
@@ -201,22 +199,27 @@ def act(
     the caller knows of the leader's end. Returns True when SLURM runs this job again and it should start soon. Raises OSError,
     with nothing done, when the run's folder does not answer for minutes.
     """
-    history, outcome, attempt = patiently(lambda: _left_behind(paths), paths.root)
+    history, outcome, claim = patiently(lambda: _left_behind(paths), paths.root)
+    if outcome is None:
+        _await_answer(allocation)
+        before = claim
+        history, outcome, claim = patiently(lambda: _left_behind(paths), paths.root)
+        if claim != before:  # SLURM may have answered others all the while
+            print("Another leader leads the run now.", file=sys.stderr)
+            return False
     if _superseded(history, allocation.job_id):
         print("The run has been submitted again: another job runs it now.", file=sys.stderr)
         return False
+    attempt = claim.attempt if claim is not None else 0
     allocation.withdraw_nodes()
     if outcome is not None:
         allocation.withdraw_early()
-    end = time.monotonic() + _UNHEARD_S
-    while outcome is None and not allocation.answers() and time.monotonic() < end:
-        time.sleep(1.0)  # slurmctld may be starting again; what it has forgotten of its last seconds is known only then
     given = last_of(history, AttemptStarted, Requeued)
     at_once = not (isinstance(given, Requeued) and given.delay_s)
     if allocation.taken():
         return at_once
     life = (allocation.job_id, allocation.restart_count)
-    if outcome is not None or read_outcome(paths.outcome) is not None:  # written while SLURM was waited for
+    if outcome is not None:
         decision = EndDecision("nothing", "The run has an outcome.")
         forget_passed(paths)  # the leader may have died before it could
     else:
@@ -281,10 +284,17 @@ def _handed(allocation: Allocation, exclude: tuple[str, ...], delay_s: float) ->
             time.sleep(1.0)
 
 
-def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, int]:
-    """Return history, outcome and newest attempt. Raises OSError when one of them is not known."""
+def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, fence.Claim | None]:
+    """Return history, outcome and the newest leader's claim. Raises OSError when one of them is not known."""
     outcome = load_object(paths.outcome, paths.root)
-    return event_lines.recall(paths.events), outcome, max(fence.attempts(paths), default=0)
+    return event_lines.recall(paths.events), outcome, fence.newest_claim(paths)
+
+
+def _await_answer(allocation: Allocation) -> None:
+    """Wait until SLURM answers: what slurmctld has forgotten of its last seconds is known only when it is there again."""
+    end = time.monotonic() + _UNANSWERED_S
+    while not allocation.answers() and time.monotonic() < end:
+        time.sleep(1.0)
 
 
 def _superseded(history: list[Event], job_id: str | None) -> bool:
@@ -303,7 +313,7 @@ def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[
     last = last_of(history, JobNamed, Ended)
     if not isinstance(last, Requeued) or last.how != "continuation" or last.job_id in (None, allocation.job_id):
         return
-    if allocation.cancelled():
+    if _meaning(allocation, told=False) == "cancelled":
         allocation.cancel(str(last.job_id))
         end_run(paths, allocation, attempt, "cancelled", "The job was cancelled.")
 

@@ -131,6 +131,12 @@ def newest_claimant(paths: RunPaths) -> dict[str, Any]:
     return load_object(paths.attempts / str(newest) / f"{_LEADER}{number}" / "claim.json", paths.root) or {}
 
 
+def newest_claim(paths: RunPaths) -> Claim | None:
+    """Return what the newest leader holds; None where none has begun. Raises OSError when that is not known."""
+    newest = max(attempts(paths), default=None)
+    return None if newest is None else Claim(newest, leaders(paths, newest))
+
+
 def leaders(paths: RunPaths, attempt: int) -> int:
     """Return how many leaders have taken a dead one's place in ``attempt``. Raises OSError when that is not known."""
     return max(_leaders(names(paths.attempts / str(attempt), paths.root)), default=0)

@@ -89,7 +89,7 @@ class Leader:
     """The nodes have been checked in this attempt, for a leader that died."""
 
     def __post_init__(self, allocation: Allocation | None) -> None:
-        self._allocation = allocation or _allocation_of(self.spec, self.paths)
+        self._allocation = allocation or Allocation(self.paths)
 
     def stop(self, kind: Kind, text: str, left_s: float | None) -> None:
         """Stop the run for a reason that no signal has to announce: its hold asks for it. ``left_s``: until it must be complete."""
@@ -335,11 +335,3 @@ class Leader:
                     self._board.history.warn(f"a check of the leader failed: {type(error).__name__}: {error}")
                 told = True
             await asyncio.sleep(self.timing.tick_s)
-
-
-def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
-    if spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.node.allocation.slurm_allocation import SlurmAllocation
-
-        return SlurmAllocation(spec, paths)
-    return Allocation(paths)

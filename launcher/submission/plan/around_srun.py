@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launcher.config.document.schema import Job
 from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, GONE, JUDGED, LOG, MARK, UNSEEN
+from launcher.run.batch import COMPLETED, GONE, JUDGED, LAST_WORDS, LOG, MARK, UNSEEN
 from launcher.slurm.carry import VARIABLE
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.job_place import JobPlace
@@ -27,6 +27,9 @@ _TO_LOG = ("/bin/sh", "-c", f'exec "$@" >>"${LOG}" 2>&1', "agent")
 """The agent's output goes to its log by itself: through srun it would end with srun."""
 # The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
 _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
+
+
+_OLD = f"{LAST_WORDS}$HOSTNAME has no Python 3.10 or newer outside the container, which the launcher needs there"
 
 
 def joins(srun: Sequence[str], command: str) -> str:
@@ -59,7 +62,11 @@ def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
         return []
     return [
         f"outside={shlex.quote(facts.launcher_python)}",
-        '[ -x "$outside" ] || outside=python3',
+        'if [ ! -x "$outside" ]; then',
+        "outside=python3",
+        # An older one cannot read the teardown: the job would end FAILED behind a run that has completed.
+        f'"$outside" -c "import sys; sys.exit(sys.version_info < (3, 10))" || {{ echo "{_OLD}" >&2; exit 1; }}',
+        "fi",
         f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",
         f'(trap \'\' TERM USR2; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
         "courier=$!",
@@ -111,6 +118,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False, keep
         f"if [ $said != {JUDGED} ]; then",
         f"own={_OWN_ID}",
         f'why="launcher: how the run ended is not known, since "{run_dir}" is not there or does not answer"',
+        f"[ ! -e {run_dir}/spec.json ] || why='launcher: how the run ended is not known: the log of the job says why'",
         'echo "$why" >&2',
         'scontrol update JobId="${own:-$SLURM_JOB_ID}" Comment="$why"',
         "fi",

@@ -226,6 +226,8 @@ class Job:
         ("n1", ["n[2-4]"], None),
         ("n1", [None], None),
         ("n1", [None, None, "n[1-4]"], 1.0),
+        ("n1", [*[None] * 600, "n[1-4]"], 300.0),
+        ("n2", [*[None] * 600, "n[1-4]"], 320.0),
     ],
     ids=[
         "the first",
@@ -235,6 +237,8 @@ class Job:
         "removed itself",
         "no answer",
         "no answer at first",
+        "no answer for minutes",
+        "the second waits behind that, too",
     ],
 )
 def test_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch, node: str, answers: Any, after_s: float | None) -> None:
@@ -242,7 +246,7 @@ def test_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch, node: str, answers: A
     now = [100.0]
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(leaderless.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-    left = await_lead(Job(*answers), node, ["n1", "n2", "n3"], over=lambda: now[0] > 190, claims=lambda: 0, before=0)
+    left = await_lead(Job(*answers), node, ["n1", "n2", "n3"], over=lambda: now[0] > 800, claims=lambda: 0, before=0)
     assert (node in left) is (after_s is not None)
     assert after_s is None or now[0] - 100 == pytest.approx(after_s)
     assert await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: True, claims=lambda: 0, before=0) == ()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from an_event import an_event
 
-from launcher.node.allocation import exclusions
+from launcher.errors import SiteError
+from launcher.node.allocation import exclusions, slurm_allocation
 from launcher.node.allocation.exclusions import affordable, excluded_before
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run import event_lines
@@ -13,6 +16,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.slurm import handback
 from launcher.slurm.commands import Answer
+from launcher.slurm.jobs import JobFacts
 
 DAY = 86400.0
 REFUSED = "allocation failure: Requested node configuration is not available"
@@ -49,7 +53,8 @@ def test_as_few_as_possible_are_given_up_and_the_oldest_first():
 class Site:
     """Five hosts, one of them down; a job of two nodes that the user keeps off ``users`` and that wants the constraint."""
 
-    def __init__(self, tmp_path, users=(), constraint=(), test_only=True):
+    def __init__(self, tmp_path, users=(), constraint=(), test_only=True, silent=0):
+        self.silent = silent
         self.up, self.users, self.constraint, self.test_only = {"n0", "n1", "n2", "n3"}, users, constraint, test_only
         self.kept_off = None
         spec = RunSpec(
@@ -63,6 +68,9 @@ class Site:
         if words[0] == "sinfo":
             return Answer(words, 0, "\n".join(f"n{i} {'idle' if f'n{i}' in self.up else 'down*'}" for i in range(5)))
         if words[:3] == ("scontrol", "show", "job"):
+            self.silent -= 1
+            if self.silent >= 0:
+                return Answer(words, None, err="scontrol did not answer within 10 s")
             lines = f"   Partition=p AllocNode:Sid=x:1\n   ReqNodeList=(null) ExcNodeList={','.join(self.users) or '(null)'}\n"
             return Answer(words, 0, lines + f"   Features={'a' if self.constraint else '(null)'} DelayBoot=00:00:00\n")
         if words[0] == "sbatch":
@@ -99,6 +107,7 @@ def site(tmp_path, monkeypatch):
         for module in (handback, exclusions):
             monkeypatch.setattr(module, "ask", made.ask)
         monkeypatch.setattr(handback, "requeue", lambda job_id, restart_count: handback.Done(True))
+        monkeypatch.setattr(handback.time, "sleep", lambda _: None)
         return made
 
     return make
@@ -150,3 +159,21 @@ def test_a_host_is_excluded_only_where_all_nodes_can_still_be_had(site):
 
     event_lines.append(one.paths.events, an_event("requeued", attempt=0, how="requeue", nodes=[4, 4]))
     assert one.excludes("n2") == ([""], ["n2"])
+
+
+@pytest.mark.parametrize(("silent", "kept_off"), [(1, ["n0", "n2"]), (99, None)], ids=["once", "for long"])
+def test_what_the_user_excludes_outlives_a_question_without_an_answer(site, silent, kept_off):
+    """The list would be replaced by the launcher's hosts alone, and later lives would take that for the user's: it is left as it is."""
+    assert site(users=("n0",), silent=silent).excludes("n2") == (kept_off, [])
+
+
+def test_no_node_is_asked_for_while_it_is_not_known_where_the_job_may_run(site, monkeypatch):
+    """Without partition and constraint it could be one on which the run cannot train, or that the user excludes."""
+    one = site(silent=99)
+    monkeypatch.setattr(
+        SlurmAllocation, "facts", lambda self: JobFacts(job_id="5", state="RUNNING", end_t=time.time() + 9000)
+    )
+    monkeypatch.setattr(slurm_allocation, "controller_time", lambda **_: None)
+
+    with pytest.raises(SiteError, match="where the job may run"):
+        one.allocation.ask_for_node(("x",), exclude=())

@@ -410,11 +410,12 @@ def test_an_srun_that_cannot_be_started_is_told(scene: Scene) -> None:
     assert "srun cannot be started: No such file" in scene.leader.told("not_revived")[0]["why"]
 
 
-def test_the_keeper_needs_the_standard_library_alone() -> None:
+@pytest.mark.parametrize("modules", ["keeper", "teardown, launcher.node.allocation.slurm_allocation"])
+def test_what_runs_beside_srun_and_after_it_needs_the_standard_library_alone(modules: str) -> None:
     """With a container it runs outside, with whatever Python the host has."""
     code = (
         "import sys\n"
-        "import launcher.node.allocation.keeper\n"
+        f"import launcher.node.allocation.{modules}\n"
         "print(sorted({'psutil', 'submitit', 'torch', 'omegaconf', 'pydantic', 'numpy'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.node.allocation import leaderless, reach
+from launcher.node.checkpoints import fence
 from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
-from launcher.run.state import write_outcome
+from launcher.run.state import write_outcome, write_state
 from launcher.slurm.jobs import JobFacts
 
 
@@ -63,7 +64,7 @@ def running(nodes="n[0-2]", restarts=0, state="RUNNING"):
 
 
 @pytest.fixture
-def adopt(monkeypatch):
+def adopt(monkeypatch, tmp_path):
     acted = []
 
     def act(spec, paths, allocation, exclude=(), told=False, said=""):
@@ -77,9 +78,17 @@ def adopt(monkeypatch):
         clock = Clock()
         monkeypatch.setattr(leaderless, "time", clock)
         monkeypatch.setattr(leaderless, "host_answers", lambda host, ports: alive())
-        monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
+        monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, environ, least_lead_s: slurm)
         leaderless.adopt(
-            SPEC, None, place=place, leader_host="n0", batch_host="n0", ports=[20000], silent=silent, leads=leads
+            SPEC,
+            RunPaths(tmp_path),
+            {},
+            place=place,
+            leader_host="n0",
+            batch_host="n0",
+            ports=[20000],
+            silent=silent,
+            leads=leads,
         )
         assert slurm.pulled == 2 * len(acted)
         return acted, clock.now
@@ -118,6 +127,38 @@ def test_a_leader_that_lives_keeps_its_run(adopt):
 
     assert adopt(Slurm(running()), leads=lambda: next(cut), alive=lambda: True)[0] == []
     assert adopt(Slurm(running()), silent=False, leads=lambda: True)[0] == []
+
+
+class Writing(Slurm):
+    """SLURM, which keeps the leader's host in the job, and a leader that writes its picture once a question, so many times."""
+
+    def __init__(self, path, times):
+        super().__init__(running())
+        self.path, self.times = path, times
+
+    def facts(self):
+        self.times -= 1
+        if self.times >= 0:
+            write_state(self.path, {"t": float(self.times)})
+        return super().facts()
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_leader_that_writes_leads_though_this_host_cannot_reach_it(adopt, tmp_path, alive):
+    """This node alone is cut off from the leader's host, which SLURM reaches: the run trains on with a spare and is not handed back."""
+    acted, took = adopt(Writing(RunPaths(tmp_path).state, 1000), alive=lambda: alive)
+
+    assert acted == []
+    assert took == pytest.approx(leaderless.DROP_S, abs=3)
+
+
+@pytest.mark.parametrize(("alive", "took_s"), [(False, leaderless.DROP_S), (True, 110)])
+def test_a_leader_that_has_written_for_a_while_and_writes_no_more_is_gone(adopt, tmp_path, alive, took_s):
+    """It was cut off first, and stood still or died later: the job is handed back 20 s after its last word, or in the end."""
+    acted, took = adopt(Writing(RunPaths(tmp_path).state, 45), alive=lambda: alive)
+
+    assert acted == [("n0",)]
+    assert took == pytest.approx(took_s, abs=5)
 
 
 def test_a_host_answers_by_accepting_or_refusing():
@@ -162,7 +203,7 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
     acted, took = adopt(Slurm(None))
 
     assert acted == []
-    assert took < 120
+    assert took == pytest.approx(600, abs=5)
 
 
 def test_a_rerun_ends_with_its_hold(adopt, monkeypatch):
@@ -181,8 +222,10 @@ def test_a_rerun_ends_with_its_hold(adopt, monkeypatch):
 def concluded(monkeypatch, tmp_path):
     """What becomes of a job whose last leader has ended; ``nodes`` are those that SLURM still lists, the batch host was n0."""
 
-    def conclude(*, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None, unheard=0):
-        paths = RunPaths(tmp_path)
+    def conclude(
+        *, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None, unheard=0, acts=()
+    ):
+        paths, acts = RunPaths(tmp_path), list(acts)
         if outcome is not None:
             write_outcome(paths.outcome, {"state": outcome})
         if continued:
@@ -196,6 +239,9 @@ def concluded(monkeypatch, tmp_path):
         def act(*words, **how):
             if error is not None:
                 raise error
+            if acts:
+                slurm.requeued = acts.pop(0)(paths)
+                return slurm.requeued
             return again
 
         monkeypatch.setattr(leaderless, "act", act)
@@ -213,9 +259,13 @@ def test_a_job_without_a_batch_script_is_ended_when_its_run_is_over(concluded):
     assert concluded(outcome="completed", nodes="n[0-2]") == ([], 0)
 
 
-def test_a_slurmctld_that_is_away_for_a_while_ends_no_turn(adopt):
-    """Each of the agents that stay would leave at its first question without an answer."""
-    assert adopt(Slurm(*[None] * 20, running("n[1-2]")), silent=False)[0] == [("n0",)]
+@pytest.mark.parametrize(("silent", "place"), [(False, 0), (True, 0), (True, 1)])
+def test_a_slurmctld_that_is_away_for_minutes_ends_no_turn(adopt, silent, place):
+    """Each of the agents that stay would leave, and the job keep its hosts, empty. Behind it their turns begin one after the other."""
+    acted, took = adopt(Slurm(*[None] * 200, running("n[1-2]")), silent=silent, place=place)
+
+    assert acted == [("n0",)]
+    assert took == pytest.approx(402 + 5 * place, abs=1)
 
 
 def test_a_slurmctld_that_is_away_for_minutes_is_asked_again(concluded):
@@ -240,6 +290,20 @@ def test_a_job_whose_run_has_no_end_yet_is_left_alone(concluded):
     assert concluded() == ([], 0)
 
 
+def test_a_slurm_that_was_away_for_longer_than_it_is_asked_is_asked_once_more(concluded):
+    """The job runs on without a batch script: with no second word its hosts would be kept, empty, to the time limit."""
+    assert concluded(acts=[lambda paths: False, lambda paths: True]) == ([], 2)
+    assert concluded(acts=[lambda paths: False, lambda paths: write_outcome(paths.outcome, {"state": "failed"})]) == (
+        [False],
+        0,
+    )
+
+
+def test_a_job_that_another_leader_has_taken_over_meanwhile_is_left_to_it(concluded):
+    """The first word said so, and there is no second one, which would end that leader's attempt."""
+    assert concluded(acts=[lambda paths: fence.claim_attempt(paths) and False, lambda paths: True]) == ([], 0)
+
+
 def test_a_job_whose_folder_is_away_is_ended_and_says_why(concluded):
     """Nobody could go on there, and without a batch script nobody else would end it."""
     assert concluded(error=OSError("EIO")) == ([False], 0)
@@ -250,12 +314,13 @@ def test_a_leader_that_stood_still_leaves_its_batch_host_a_successor_may_not(ado
     monkeypatch.setattr(leaderless, "read_outcome", lambda path: {"state": "failed"})
     slurm = Slurm(running("n[1-2]"))
     slurm.requeued = False
-    monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
+    monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, environ, least_lead_s: slurm)
     monkeypatch.setattr(leaderless, "act", lambda *words, **how: False)
     monkeypatch.setattr(leaderless, "time", Clock())
     leaderless.adopt(
         SPEC,
         RunPaths(tmp_path),
+        {},
         place=0,
         leader_host="n1",
         batch_host="n0",

@@ -217,11 +217,11 @@ def test_a_continuation_whose_leader_never_came_up_goes_on(run):
     assert six.said == [("hand_back", 30.0)]
 
 
-def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along(run):
-    """scancel names the job that the user knows; the continuation in the queue is the same run."""
+@pytest.mark.parametrize("slurm", [Slurm(cancelled=True), Slurm(meaning="cancelled")], ids=["heard", "asked again"])
+def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along(run, slurm):
+    """scancel names the job that the user knows; the continuation in the queue is the same run. One question may go unanswered."""
     spec, paths = run
     event_lines.append(paths.events, an_event("requeued", attempt=0, how="continuation", job_id="6"))
-    slurm = Slurm(cancelled=True)
 
     assert teardown.act(spec, paths, slurm) is False
 
@@ -263,13 +263,55 @@ def test_a_cancelled_job_is_never_requeued(run):
 
 def test_without_an_answer_of_slurm_nothing_is_done(run, monkeypatch):
     """This host may be cut off and the run may go on elsewhere: no outcome is written."""
-    monkeypatch.setattr(teardown, "_UNHEARD_S", 0.0)
+    monkeypatch.setattr(teardown, "_UNANSWERED_S", 0.0)
     slurm = Slurm(answers=False)
 
     assert teardown.act(*run, slurm) is False
 
     assert slurm.said == []
     assert read_outcome(run[1].outcome) is None
+
+
+@pytest.fixture
+def silent_for(monkeypatch):
+    """SLURM answers after so many seconds, in no time; ``meanwhile`` happens before that."""
+
+    def leave(slurm, seconds, meanwhile=lambda: None):
+        clock = [0.0]
+
+        def answers():
+            if clock[0] >= seconds:
+                meanwhile()
+            return clock[0] >= seconds
+
+        monkeypatch.setattr(teardown.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(teardown.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+        slurm.answers = answers
+        slurm.meaning = lambda signal: SignalMeaning("terminated" if clock[0] >= seconds else "unknown")
+        return slurm
+
+    return leave
+
+
+@pytest.mark.parametrize(("seconds", "again"), [(90, True), (590, True), (610, False)])
+def test_a_slurmctld_that_is_away_for_minutes_is_waited_for(run, silent_for, seconds, again):
+    """Nobody else would have it start the run again: the job would end FAILED."""
+    slurm = silent_for(Slurm(), seconds)
+
+    assert teardown.act(*run, slurm) is again
+    assert slurm.said == ([("hand_back", 0.0)] if again else [])
+
+
+def test_a_leader_that_has_begun_while_slurm_was_waited_for_keeps_the_run(run, silent_for):
+    """This host alone was cut off from SLURM, which had removed it meanwhile: another one leads, and is not deposed."""
+    spec, paths = run
+    slurm = silent_for(Slurm(), 400, lambda: fence.succeed(paths, life="5.0"))
+    paths.attempts.joinpath("0", "claim.json").write_text(json.dumps({"life": "5.0"}))
+
+    assert teardown.act(spec, paths, slurm) is False
+
+    assert slurm.said == []
+    assert fence.is_current(paths, fence.Claim(0, 1))
 
 
 def test_it_is_bounded(run):

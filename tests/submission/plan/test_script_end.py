@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,35 @@ def test_a_folder_that_stays_away_is_told_where_slurm_shows_it(tmp_path: Path, a
     (said,) = (tmp_path / "scontrol").read_text().splitlines()
     assert said.startswith(f"update JobId={'7_2' if array else '9'} Comment=launcher: how the run ended is not known")
     assert f"{tmp_path}/the run is not there or does not answer" in said
+
+
+def test_a_teardown_that_fails_beside_a_folder_that_is_there_blames_its_log(tmp_path: Path) -> None:
+    """A Python that cannot import the teardown, for instance: the folder answers, and the comment does not say otherwise."""
+    (tmp_path / "the run").mkdir()
+    (tmp_path / "the run" / "spec.json").touch()
+    ends(tmp_path, srun=0, says=[])
+
+    said = (tmp_path / "scontrol").read_text()
+    assert said == "update JobId=9 Comment=launcher: how the run ended is not known: the log of the job says why\n"
+
+
+@pytest.mark.parametrize(("python", "code"), [("exit 1", 1), (None, 1), ("exit 0", 0)])
+def test_an_old_python_beside_a_container_ends_the_job_at_once(tmp_path: Path, python: str | None, code: int) -> None:
+    """The submitting Python is not on the node, and the node's own is too old, or not there: not all hosts are held, to fail at the end."""
+    if python is not None:
+        (tmp_path / "python3").write_text(f'#!/bin/bash\n[ "$1" = -c ] && {python}\n')
+        (tmp_path / "python3").chmod(0o755)
+    job: Any = SimpleNamespace(environment=SimpleNamespace(container="x.sif"))
+    given: Any = SimpleNamespace(launcher_python="/no/such/python")
+    place: Any = SimpleNamespace(run_dir=str(tmp_path))
+    lines = around_srun.courier(job, given, str(tmp_path), place)
+    done = subprocess.run(
+        ["/bin/bash", "-c", "\n".join([*lines, "wait"])], env={"PATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == code
+    assert ("has no Python 3.10 or newer outside the container" in done.stderr) == bool(code)
 
 
 def test_a_teardown_that_has_judged_leaves_the_comment_alone(tmp_path: Path) -> None:
