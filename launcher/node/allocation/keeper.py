@@ -241,7 +241,7 @@ class Keeper:
     async def _revive(self, order: Revive) -> None:
         """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
         node = order.node
-        if not await asyncio.to_thread(host_answers, order.address, self._ports[:1]):
+        if not await asyncio.to_thread(host_answers, order.address, self._ports):
             why = "its host does not answer"
         elif not await self._lends():
             why = "SLURM is ending the job"

@@ -18,6 +18,7 @@ import pytest
 
 from launcher.errors import ProtocolError
 from launcher.node.allocation import keeper as module
+from launcher.node.allocation import reach
 from launcher.node.allocation.keeper import Keeper
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
@@ -132,7 +133,7 @@ class Scene:
         """The keeper of this life."""
         spec = RunSpec(
             id="r", name="r", run_dir=str(self.paths.root), work=Work(kind="task", target="m:C"), batch="slurm", nodes=3,
-            tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[self.port, self.port],
+            tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[self.port, min(self.port + 9, 65535)],
         )  # fmt: skip
         srun = [str(self.paths.root / "srun"), "--overlap", "agent"]
         environ = {**ENVIRON, "ROOT": str(self.paths.root)}
@@ -230,6 +231,30 @@ def test_slurm_and_the_host_are_asked_first(scene: Scene, host: str, facts: JobF
     assert keeping(scene, act) == 0
     assert scene.started() == []
     assert scene.leader.told("not_revived")[0]["why"] == why
+
+
+def test_one_lost_packet_is_no_lost_host(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is not answered within a second is tried at another port: the agent is started again."""
+    dialled: list[int] = []
+
+    def dial(address: tuple[str, int], timeout: float) -> socket.socket:
+        dialled.append(address[1])
+        raise TimeoutError if len(dialled) == 1 else ConnectionRefusedError
+
+    monkeypatch.setattr(module, "host_answers", reach.host_answers)
+    monkeypatch.setattr(reach.socket, "create_connection", dial)
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        await until(lambda: scene.started() or scene.leader.told("not_revived"))
+        scene.step_ends(0)
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 1
+    assert len(set(dialled)) == 2
 
 
 def test_another_leader_is_started_where_one_dies(scene: Scene) -> None:
