@@ -84,7 +84,9 @@ class Scene:
         self.leader = ScriptedLeader(self.leader_process.pid)
         self.paths.submitit.mkdir(parents=True)
         self.write_log("")
-        monkeypatch.setattr(module, "job_facts", lambda job_id: self.facts)
+        self.silent = 0
+        """So many questions SLURM leaves unanswered."""
+        monkeypatch.setattr(module, "job_facts", lambda job_id: self.answer())
         monkeypatch.setattr(module, "_GIVEN_UP_S", 1.0)
         monkeypatch.setattr(module, "_LAST_S", 1.0)  # the scripted leader's process does not end by itself
         monkeypatch.setattr(module, "_EXIT_S", 0.5)
@@ -95,6 +97,13 @@ class Scene:
         (root / "srun").chmod(0o755)
         self.input, self._open = os.pipe()
         self.stop: Callable[[], None] = lambda: None
+        self.start_s = 0.0
+        """How long the first leader took to answer; 0: as it did."""
+
+    def answer(self) -> JobFacts | None:
+        """What SLURM says of the job, after the questions that it leaves unanswered."""
+        self.silent -= 1
+        return None if self.silent >= 0 else self.facts
 
     def write_log(self, text: str) -> None:
         """What the batch script's log holds of this life."""
@@ -138,6 +147,7 @@ class Scene:
         srun = [str(self.paths.root / "srun"), "--overlap", "agent"]
         environ = {**ENVIRON, "ROOT": str(self.paths.root)}
         made = Keeper(self.paths, spec, SECRET, srun, environ, stdin=os.fdopen(self.input))
+        made._start_s = self.start_s
         return made
 
 
@@ -255,6 +265,39 @@ def test_one_lost_packet_is_no_lost_host(scene: Scene, monkeypatch: pytest.Monke
     assert keeping(scene, act) == 0
     assert len(scene.started()) == 1
     assert len(set(dialled)) == 2
+
+
+def test_an_order_outlasts_slurms_silence(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmctld that is restarted says nothing against the job, or the host: it is asked for as long as the agent is wanted."""
+    monkeypatch.setattr(module, "_UNHEARD_S", 0.0)
+    scene.silent = 2
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        await until(lambda: scene.started() or scene.leader.told("not_revived"))
+        assert scene.leader.told("not_revived") == []
+        scene.step_ends(0)
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 1
+
+
+def test_slurm_is_asked_for_a_leader_as_long_as_agents_wait(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a leader takes long to start, agents wait for two such times more: SLURM is asked during the first of them."""
+    monkeypatch.setattr(module, "_UNHEARD_S", 0.0)
+    scene.silent, scene.start_s = 2, 30.0
+
+    async def act() -> None:
+        await leader_dies(scene)
+        await until(scene.started)
+        scene.srun_ends()
+        scene.step_ends(0)
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 2
 
 
 def test_another_leader_is_started_where_one_dies(scene: Scene) -> None:
