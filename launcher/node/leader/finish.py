@@ -194,7 +194,7 @@ async def _hand_back(
                 lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s, early=early, nodes=nodes)
             )
         except NotAnsweredError:
-            if board.now() >= end or board.fenced:
+            if board.now() >= end or await board.blocking(lambda: fence.is_over(board.paths, board.claim)):
                 raise
             await asyncio.sleep(2.0)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from acts import stop_at
 
 from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.checkpoints import fence
 
 
 @pytest.mark.parametrize(("how", "last"), [("continuation", "end_step"), ("requeue", "pull_forward")])
@@ -36,3 +39,27 @@ def test_a_node_that_was_given_up_does_not_keep_the_job(world, virtual):
 
     assert virtual(w.attempt_once(silent)).state == "completed"
     assert w.allocation.said[-1] == ("end_step",)
+
+
+def test_a_deposed_leader_asks_slurm_no_more(world, virtual):
+    """Another one hands the run back while SLURM does not answer: this one leaves as soon as it learns of that."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.allocation.silent_until = 1e9
+
+    async def deposed():
+        await stop_at(w, 12)()
+        await w.until(lambda: w.events("decision"))
+        await asyncio.sleep(10.0)
+        fence.depose(w.paths, 0)
+        left.append(asyncio.get_running_loop().time())
+
+    left: list[float] = []
+
+    async def both():
+        ending = await w.attempt_once(deposed)
+        left.append(asyncio.get_running_loop().time())
+        return ending
+
+    assert virtual(both()).state == "requeued"
+    began, ended = left
+    assert ended - began < 15
