@@ -228,7 +228,8 @@ def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
 def _lost(board: Board) -> list[Node]:
     """Return the nodes that were lost before SLURM took the allocation away; those lost during that are not to blame."""
     until_t = board.interrupt.began if board.interrupt is not None else board.now()
-    return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t and not n.leaves]
+    lost = [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t]
+    return [n for n in lost if n.job is None or not n.leaves]
 
 
 def _stays(board: Board) -> bool:
