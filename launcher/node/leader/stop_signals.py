@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from launcher.node.allocation.allocation import SignalMeaning, window_s
+from launcher.node.allocation.host_end import is_shutting_down
 from launcher.node.leader import replacements
 from launcher.node.leader.board import Board
 from launcher.node.leader.inbox import Inbox
@@ -105,7 +106,7 @@ class Signals:
         """Return the nodes that were sent TERM where others were not; none where all were: scancel sends it to every agent.
 
         A host that is shut down, for a reboot or by a cloud that takes it back, sends it to all its own processes, and SLURM knows nothing
-        of that yet. Who may only be too late, since nothing has come from it, counts for neither side.
+        of that yet. Of this host, which may be the only one, systemd tells. An agent that says nothing may not have heard it yet.
         """
         board, came = self.board, self._term_at
         while (left_s := max(came.values(), default=0.0) + _SPREAD_S - board.now()) > 0:
@@ -113,7 +114,8 @@ class Signals:
         last = max(came.values(), default=0.0)
         told = {index for index, t in came.items() if last - t <= _TOGETHER_S}
         spared = any(n.here and n.job is None and n.index not in told and n.heard > last for n in board.nodes.all)
-        return [board.nodes.all[index] for index in sorted(told)] if spared else []
+        ends = spared or await board.blocking(is_shutting_down)
+        return [board.nodes.all[index] for index in sorted(told)] if ends else []
 
     def _take_away(self, nodes: list[Node], sent: str) -> str:
         """Do without these nodes, at an agreed step where they train; return what has happened."""

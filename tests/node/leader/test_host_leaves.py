@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from acts import plain_script
 
+from launcher.node.allocation import host_end
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.run.spec import Work
 
@@ -91,6 +92,18 @@ def test_term_that_every_agent_hears_was_sent_by_hand(world, virtual, after_s):
     assert ("forbid_requeue",) in w.allocation.said
     assert w.paths.request.exists()
     assert w.events("excluded") == []
+
+
+def test_a_run_of_one_node_is_requeued_where_its_host_is_shut_down(world, virtual, tmp_path, monkeypatch):
+    """Nobody is spared there: systemd's notice tells. The run comes back on another host."""
+    (tmp_path / "nologin").write_text("System is going down.")
+    monkeypatch.setattr(host_end, "_NOTICE", tmp_path / "nologin")
+    w = leaving(world, nodes=1)
+
+    assert virtual(w.attempt_once(heard(w, 0))).state == "requeued"
+    assert w.allocation.said == [("hand_back", ("n0",), 0.0), ("pull_forward", [])]
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert not w.paths.request.exists()
 
 
 def test_a_word_that_comes_late_still_cancels(world, virtual):
