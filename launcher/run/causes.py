@@ -78,6 +78,7 @@ class StopWords(NamedTuple):
 
 MEANINGS = {
     "node_leaves": StopWords("a node is taken away", "a node's own job is ending"),
+    "host_leaves": StopWords("sent on this host alone, as when it is shut down"),
     "preempted": StopWords("preempted", "the job was preempted"),
     "preempted_now": StopWords("preempted without grace", "the job was preempted without grace"),
     "script_gone": StopWords("the batch script was killed", "the job's batch script was killed"),

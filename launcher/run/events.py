@@ -248,7 +248,7 @@ class SignalReceived(Event, type="signal"):
     name: str | None
     """TERM, INT, USR2, USR1 or HUP."""
     meaning: str | None
-    """preempted, preempted_now, cancelled, time_limit, user, terminated, script_gone, nothing or unknown."""
+    """preempted, preempted_now, cancelled, time_limit, user, terminated, script_gone, node_leaves, host_leaves, nothing or unknown."""
     left_s: float | None = None
     """Until SIGKILL; None: not known."""
 

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,7 +56,7 @@ _MOST_SHORT_LIVED, _SHORT_S = 20, 60.0
 _MOST_FAILURES = 2
 """New leaders in a row that did not come so far as to answer: the teardown then decides."""
 _UNHEARD_S = 60.0
-"""slurmctld may be restarting: it is asked again for so long."""
+"""slurmctld may be restarting: it is asked again for so long, and as long as a leader takes to start. Agents wait for one start more."""
 _TERM_S = 60.0
 """A TERM that the batch script's processes received so lately asks for the end of the job (`scancel --full --signal=TERM`)."""
 _EXIT_S = 2.0
@@ -131,7 +131,8 @@ class Keeper:
                     continue
                 short_lived = short_lived + 1 if time.monotonic() - self._served_at < _SHORT_S else 0
             too_often = failures == _MOST_FAILURES or short_lived == _MOST_SHORT_LIVED
-            if self._leader is None or too_often or not await self._lends():
+            end = time.monotonic() + _UNHEARD_S + self._start_s
+            if self._leader is None or too_often or not await self._lends(lambda: time.monotonic() < end):  # noqa: B023
                 break
             failures += 1
             if not await self._start_leader():
@@ -241,9 +242,9 @@ class Keeper:
     async def _revive(self, order: Revive) -> None:
         """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
         node = order.node
-        if not await asyncio.to_thread(host_answers, order.address, self._ports[:1]):
+        if not await asyncio.to_thread(host_answers, order.address, self._ports):
             why = "its host does not answer"
-        elif not await self._lends():
+        elif not await self._lends(lambda: self._orders[node] == order.order and not self._over):
             why = "SLURM is ending the job"
         elif self._orders[node] != order.order:
             return  # it came back by itself
@@ -263,11 +264,10 @@ class Keeper:
             if its == node and step.returncode is None:
                 step.terminate()  # srun then ends its task
 
-    async def _lends(self) -> bool:
-        """Ask SLURM whether the job is to run on, in this life."""
-        end = time.monotonic() + _UNHEARD_S
+    async def _lends(self, is_wanted: Callable[[], bool]) -> bool:
+        """Ask SLURM whether the job is to run on, in this life; ask again while it does not answer and that ``is_wanted``."""
         while (facts := await asyncio.to_thread(job_facts, self._job.own_id)) is None:
-            if time.monotonic() >= end:
+            if not is_wanted():
                 return False
             await asyncio.sleep(1.0)
         if time.monotonic() - self._term_at < _TERM_S:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 
 def host_answers(host: str, ports: Sequence[int]) -> bool:
-    """Whether the kernel of ``host`` accepts or refuses connections, whatever its processes do."""
+    """Whether the kernel of ``host`` accepts or refuses connections, whatever its processes do.
+
+    Three of the ports are tried, a second each: TCP sends a lost SYN again only after a second.
+    """
     for port in ports[:3]:
         try:
             with socket.create_connection((host, port), timeout=1.0):

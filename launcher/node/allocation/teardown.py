@@ -23,6 +23,7 @@ from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, HandedBack, NotAnsweredError
 from launcher.node.allocation.early_exits import leader_words, srun_end, start_words, step_cancelled
 from launcher.node.allocation.end_run import end_run, tell
+from launcher.node.allocation.host_end import is_shutting_down
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
 from launcher.run import clock, event_lines
@@ -43,6 +44,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
 from launcher.run.state import forget_passed, is_requested, read_state
 from launcher.slurm.commands import clean_environment
+from launcher.slurm.environ import job_environ
 
 _PREEMPTED = ("preempted", "preempted_now")
 _UNANSWERED_S = 600.0
@@ -195,9 +197,9 @@ def act(
 ) -> bool:
     """Decide on the run's end and carry it out; the next attempt should not get the hosts ``exclude``.
 
-    ``told``: the batch script was sent TERM. If SLURM wants nothing of the job, somebody sent it to end the job. ``said``: what
-    the caller knows of the leader's end. Returns True when SLURM runs this job again and it should start soon. Raises OSError,
-    with nothing done, when the run's folder does not answer for minutes.
+    ``told``: the batch script was sent TERM. If SLURM wants nothing of the job, somebody sent it to end the job, unless this host is
+    being shut down. ``said``: what the caller knows of the leader's end. Returns True when SLURM runs this job again and it should start
+    soon. Raises OSError, with nothing done, when the run's folder does not answer for minutes.
     """
     history, outcome, claim = patiently(lambda: _left_behind(paths), paths.root)
     if outcome is None:
@@ -224,7 +226,10 @@ def act(
         forget_passed(paths)  # the leader may have died before it could
     else:
         mine = _handed_back(history, life) is None  # a requeue sends TERM, too
-        meaning = _meaning(allocation, mine and (told or step_cancelled(paths)))
+        shuts = told and is_shutting_down()  # TERM came to all processes here; srun ended its step for that
+        if shuts and (host := job_environ().node_name):
+            said, exclude = said or f"{host} is being shut down", exclude or (host,)
+        meaning = _meaning(allocation, mine and not shuts and (told or step_cancelled(paths)))
         if mine and meaning != "unknown" and is_requested(paths):
             meaning = "cancelled"  # the leader has died while it stopped the run for that
         if not said and (words := leader_words(paths)):

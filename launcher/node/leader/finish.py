@@ -85,11 +85,10 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     await _close(board, limit_s, limit_s if soon else _DELETE_S)
     if not await board.blocking(lambda: fence.is_over(board.paths, board.claim)):  # a newer attempt may need them
         await board.blocking(lambda: forget_passed(board.paths))
-    absent = board.nodes.missing
+    stays = _stays(board)
     await _dismiss(board)
     await board.blocking(board.allocation.withdraw_nodes)
-    if absent and not board.moved:  # this process would end before it could end the job
-        # A node that never joined may hang in its setup lines, and srun waits for every task: to the time limit.
+    if stays:
         await board.blocking(board.allocation.end_step)
     return Ending(state, reason, GONE if evidence.kind is Kind.GONE else code)
 
@@ -132,7 +131,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     bad = _bad_hosts(board, evidence)
     delay = backoff_s(board.budgets.poor_attempts)
     began = clock.now()
-    _send_away(board)  # after `_bad_hosts`, which would count those that leave now as lost
+    stays = _stays(board)
+    _send_away(board)  # after these two, which would count those that leave now as lost
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here and n.job is None)
@@ -175,7 +175,9 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     await _dismiss(board)
     await board.blocking(board.allocation.withdraw_nodes)
     await _close(board, _LEFT_OVER_S, _LEFT_OVER_S)
-    if handed.how != "continuation" and delay == 0:
+    if handed.how == "continuation" and stays:  # it waits for the end of this job, which no requeue ends
+        await board.blocking(board.allocation.end_step)
+    elif handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
         await board.blocking(board.allocation.pull_forward)
     return Ending("requeued", decision.reason, 0)
@@ -192,7 +194,7 @@ async def _hand_back(
                 lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s, early=early, nodes=nodes)
             )
         except NotAnsweredError:
-            if board.now() >= end or board.fenced:
+            if board.now() >= end or await board.blocking(lambda: fence.is_over(board.paths, board.claim)):
                 raise
             await asyncio.sleep(2.0)
 
@@ -226,7 +228,18 @@ def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
 def _lost(board: Board) -> list[Node]:
     """Return the nodes that were lost before SLURM took the allocation away; those lost during that are not to blame."""
     until_t = board.interrupt.began if board.interrupt is not None else board.now()
-    return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t and not n.leaves]
+    lost = [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t]
+    return [n for n in lost if n.job is None or not n.leaves]
+
+
+def _stays(board: Board) -> bool:
+    """Whether srun, which waits for every task, may wait to the time limit: for a node that never joined and hangs in its setup lines, or
+    for an agent that was lost and cannot end.
+
+    A leader that has moved would end with its step before it could end the job.
+    """
+    mine = [n for n in board.nodes.all if n.job is None and not n.here]
+    return not board.moved and any(n.bad is None or n.lost_at is not None for n in mine)
 
 
 async def _close(board: Board, limit_s: float, delete_s: float) -> None:

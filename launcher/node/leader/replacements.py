@@ -103,10 +103,9 @@ def checked(board: Board, node: Node, done: ChecksDone) -> None:
         _send_away(board, node)  # the lost node may have come back meanwhile
 
 
-def note_leaving(board: Board, node: Node, left_s: float | None) -> None:
-    """Do without a node whose own job is ending, in ``left_s``: at an agreed step, if it trains."""
+def note_leaving(board: Board, node: Node, text: str, left_s: float | None) -> None:
+    """Do without a node whose own job or host is ending, in ``left_s``: at an agreed step, if it trains. ``text`` says what has happened."""
     if board.round is not None and node in board.round.nodes and board.phase == "training":
-        text = f"{node.host}, which job {node.job} holds, is taken away"
         board.stop_wanted(Kind.NODE_LEAVES, text, window_s(Kind.CANCELLED.value, board.spec, left_s))
     else:
         node.send(Shutdown())

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from launcher.node.allocation.allocation import SignalMeaning, window_s
+from launcher.node.allocation.host_end import is_shutting_down
 from launcher.node.leader import replacements
 from launcher.node.leader.board import Board
 from launcher.node.leader.inbox import Inbox
@@ -20,6 +21,10 @@ from launcher.run.state import write_request
 
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
+_SPREAD_S = 2.0
+"""scancel's TERM has reached every agent once none has heard it for so long."""
+_TOGETHER_S = 60.0
+"""TERMs that agents hear within so long count as one."""
 _ASK_WHY_S = 60.0
 """Once the work is saved, SLURM is asked for so long why the signal came. If it wanted the job's end, it kills the job by then."""
 _REQUEST_S, _REQUEST_POLL_S = 60.0, 1.0
@@ -34,6 +39,8 @@ class Signals:
         self._inbox = inbox
         self._asked: dict[str, tuple[float, set[int]]] = {}
         """By name of a signal: when SLURM was last asked about it, and the nodes whose agents have heard it since."""
+        self._term_at: dict[int, float] = {}
+        """By index of a node of the run's job: when its agent heard TERM last."""
         self._idle_signals: dict[str, float] = {}
         """By name of a signal that means nothing: when it was noted last."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -58,6 +65,8 @@ class Signals:
                 node.leaves = True
                 self._start(self._ask_of(node, name, sent))
             return
+        if name == "TERM":
+            self._term_at[node.index] = now
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
             told.add(node.index)
@@ -79,6 +88,9 @@ class Signals:
             traceback.print_exc()
             board.history.warn(f"SLURM could not be asked why {sent} came: {error}")
             meaning = SignalMeaning("unknown")
+        if meaning.kind == Kind.TERMINATED.value and (some := await self._sent_to_some()):
+            self._take_away(some, sent)
+            return
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=sent, meaning=meaning.kind, left_s=left)
         if meaning.kind == Kind.TERMINATED.value:
@@ -90,6 +102,33 @@ class Signals:
         else:
             await self._obey(meaning, sent)
 
+    async def _sent_to_some(self) -> list[Node]:
+        """Return the nodes that were sent TERM where others were not; none where all were: scancel sends it to every agent.
+
+        A host that is shut down, for a reboot or by a cloud that takes it back, sends it to all its own processes, and SLURM knows nothing
+        of that yet. Of this host, which may be the only one, systemd tells. An agent that says nothing may not have heard it yet.
+        """
+        board, came = self.board, self._term_at
+        while (left_s := max(came.values(), default=0.0) + _SPREAD_S - board.now()) > 0:
+            await asyncio.sleep(left_s)
+        last = max(came.values(), default=0.0)
+        told = {index for index, t in came.items() if last - t <= _TOGETHER_S}
+        spared = any(n.here and n.job is None and n.index not in told and n.heard > last for n in board.nodes.all)
+        ends = spared or await board.blocking(is_shutting_down)
+        return [board.nodes.all[index] for index in sorted(told)] if ends else []
+
+    def _take_away(self, nodes: list[Node], sent: str) -> str:
+        """Do without these nodes, at an agreed step where they train; return what has happened."""
+        board = self.board
+        text = f"{sent} was sent on {', '.join(n.host for n in nodes)} alone, as when a host is shut down"
+        for node in [n for n in nodes if not n.leaves and board.phase != "ended"]:
+            board.history.event("signal", host=node.host, name=sent, meaning="host_leaves")
+            board.exclude(node, f"it was sent {sent}, as when a host is shut down")
+            node.leaves = True
+            if node.here and not board.spec.hold:  # a rerun's own leader has heard of it, too
+                replacements.note_leaving(board, node, text, None)
+        return text
+
     async def _ask_of(self, node: Node, name: str, sent: str) -> None:
         board = self.board
         left_s = await board.blocking(lambda: board.allocation.time_left_s(str(node.job), name))
@@ -97,7 +136,8 @@ class Signals:
             left_s = float(board.spec.restart.signal_lead_s)
         left = None if left_s is None else round(left_s, 1)
         board.history.event("signal", host=node.host, name=sent, meaning=Kind.NODE_LEAVES.value, left_s=left)
-        replacements.note_leaving(board, node, left_s)
+        text = f"{node.host}, which job {node.job} holds, is taken away"
+        replacements.note_leaving(board, node, text, left_s)
 
     async def learn(self) -> None:
         """Learn of what was asked of the leader that died: SLURM announces a time limit once."""
@@ -154,6 +194,9 @@ class Signals:
             await asyncio.sleep(2.0)
         if board.interrupt and board.interrupt.evidence.kind is not evidence.kind:  # another signal came meanwhile
             return board.interrupt.evidence
+        if meaning.kind == Kind.TERMINATED.value and (some := await self._sent_to_some()):
+            text, board.interrupt = self._take_away(some, name), None
+            return Evidence(Kind.NODE_LEAVES, text)
         board.cancelled = board.cancelled or meaning.kind == "cancelled"
         board.history.event("signal", host=board.host, name=name, meaning=meaning.kind)
         if meaning.kind == Kind.FALSE_ALARM.value:

@@ -270,6 +270,9 @@ def _node(root: Root, h: History, s: RunSummary) -> Explanation:
     why = root.of(ev.NodeLost).why or ""
     if root.kind == "slurm_node":
         return Explanation("A node of the allocation died.", _AGAIN, errors=[root.reason], log=last_words(root, 1))
+    if root.of(ev.SignalReceived).meaning == "host_leaves":
+        sent = f"SIG{root.of(ev.SignalReceived).name} was sent to the processes on {root.host or 'a node'} alone"
+        return Explanation(f"{sent}, as when a host is shut down (a reboot, or a cloud that takes it back).", _AGAIN)
     if root.decision is not None and root.decision.evidence == "node_leaves":
         taken = f"Node {root.host or '?'} was taken away: it had a job of its own (resources.replace), and SLURM has ended that."
         return Explanation(taken, _AGAIN)

@@ -18,6 +18,7 @@ import pytest
 
 from launcher.errors import ProtocolError
 from launcher.node.allocation import keeper as module
+from launcher.node.allocation import reach
 from launcher.node.allocation.keeper import Keeper
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
@@ -83,7 +84,9 @@ class Scene:
         self.leader = ScriptedLeader(self.leader_process.pid)
         self.paths.submitit.mkdir(parents=True)
         self.write_log("")
-        monkeypatch.setattr(module, "job_facts", lambda job_id: self.facts)
+        self.silent = 0
+        """So many questions SLURM leaves unanswered."""
+        monkeypatch.setattr(module, "job_facts", lambda job_id: self.answer())
         monkeypatch.setattr(module, "_GIVEN_UP_S", 1.0)
         monkeypatch.setattr(module, "_LAST_S", 1.0)  # the scripted leader's process does not end by itself
         monkeypatch.setattr(module, "_EXIT_S", 0.5)
@@ -94,6 +97,13 @@ class Scene:
         (root / "srun").chmod(0o755)
         self.input, self._open = os.pipe()
         self.stop: Callable[[], None] = lambda: None
+        self.start_s = 0.0
+        """How long the first leader took to answer; 0: as it did."""
+
+    def answer(self) -> JobFacts | None:
+        """What SLURM says of the job, after the questions that it leaves unanswered."""
+        self.silent -= 1
+        return None if self.silent >= 0 else self.facts
 
     def write_log(self, text: str) -> None:
         """What the batch script's log holds of this life."""
@@ -132,11 +142,12 @@ class Scene:
         """The keeper of this life."""
         spec = RunSpec(
             id="r", name="r", run_dir=str(self.paths.root), work=Work(kind="task", target="m:C"), batch="slurm", nodes=3,
-            tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[self.port, self.port],
+            tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[self.port, min(self.port + 9, 65535)],
         )  # fmt: skip
         srun = [str(self.paths.root / "srun"), "--overlap", "agent"]
         environ = {**ENVIRON, "ROOT": str(self.paths.root)}
         made = Keeper(self.paths, spec, SECRET, srun, environ, stdin=os.fdopen(self.input))
+        made._start_s = self.start_s
         return made
 
 
@@ -230,6 +241,63 @@ def test_slurm_and_the_host_are_asked_first(scene: Scene, host: str, facts: JobF
     assert keeping(scene, act) == 0
     assert scene.started() == []
     assert scene.leader.told("not_revived")[0]["why"] == why
+
+
+def test_one_lost_packet_is_no_lost_host(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is not answered within a second is tried at another port: the agent is started again."""
+    dialled: list[int] = []
+
+    def dial(address: tuple[str, int], timeout: float) -> socket.socket:
+        dialled.append(address[1])
+        raise TimeoutError if len(dialled) == 1 else ConnectionRefusedError
+
+    monkeypatch.setattr(module, "host_answers", reach.host_answers)
+    monkeypatch.setattr(reach.socket, "create_connection", dial)
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        await until(lambda: scene.started() or scene.leader.told("not_revived"))
+        scene.step_ends(0)
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 1
+    assert len(set(dialled)) == 2
+
+
+def test_an_order_outlasts_slurms_silence(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmctld that is restarted says nothing against the job, or the host: it is asked for as long as the agent is wanted."""
+    monkeypatch.setattr(module, "_UNHEARD_S", 0.0)
+    scene.silent = 2
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        await until(lambda: scene.started() or scene.leader.told("not_revived"))
+        assert scene.leader.told("not_revived") == []
+        scene.step_ends(0)
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 1
+
+
+def test_slurm_is_asked_for_a_leader_as_long_as_agents_wait(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a leader takes long to start, agents wait for two such times more: SLURM is asked during the first of them."""
+    monkeypatch.setattr(module, "_UNHEARD_S", 0.0)
+    scene.silent, scene.start_s = 2, 30.0
+
+    async def act() -> None:
+        await leader_dies(scene)
+        await until(scene.started)
+        scene.srun_ends()
+        scene.step_ends(0)
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 2
 
 
 def test_another_leader_is_started_where_one_dies(scene: Scene) -> None:

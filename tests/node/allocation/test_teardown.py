@@ -13,7 +13,7 @@ import pytest
 from an_event import an_event
 
 from launcher.errors import SiteError
-from launcher.node.allocation import slurm_allocation, teardown
+from launcher.node.allocation import host_end, slurm_allocation, teardown
 from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets
@@ -91,6 +91,33 @@ def test_a_batch_script_that_was_sent_term_by_hand_was_cancelled(run, told, acti
 
     assert [e["action"] for e in read_lines(paths.events) if e["type"] == "decision"] == [action]
     assert (read_outcome(paths.outcome) or {}).get("state") == ("cancelled" if told else None)
+
+
+@pytest.mark.parametrize(
+    ("notice", "shuts"),
+    [
+        ("System is going down. Unprivileged users are not permitted to log in anymore.", True),
+        ("System is booting up. Unprivileged users are not permitted to log in yet.", False),
+        ("Maintenance until Friday\n", False),
+    ],
+)
+def test_a_host_that_is_shut_down_has_cancelled_nothing(run, tmp_path, monkeypatch, notice, shuts):
+    """init sends TERM to every process, and srun then ends its step; systemd has said why. The run comes back on another host."""
+    spec, paths = run
+    (tmp_path / "nologin").write_text(notice)
+    monkeypatch.setattr(host_end, "_NOTICE", tmp_path / "nologin")
+    monkeypatch.setattr(teardown, "step_cancelled", lambda paths: True)
+    monkeypatch.setenv("SLURMD_NODENAME", "n0")
+    slurm = Slurm(meaning="terminated")
+
+    assert teardown.act(spec, paths, slurm, told=True) is shuts
+
+    (decision,) = (e for e in read_lines(paths.events) if e["type"] == "decision")
+    assert decision["action"] == ("requeue" if shuts else "cancel")
+    excluded = [e["hosts"] for e in read_lines(paths.events) if e["type"] == "excluded"]
+    assert excluded == ([["n0"]] if shuts else [])
+    if shuts:
+        assert decision["reason"] == "n0 is being shut down; the run is requeued."
 
 
 @pytest.mark.parametrize("meaning", ["terminated", "preempted"])

@@ -457,7 +457,7 @@ def test_term_sent_by_hand_ends_the_run_for_good(world, virtual):
     """`scancel --signal=TERM`: SLURM kills nothing, so there is time to save; cancelled, requeueing forbidden."""
     w = world(checkpoint={"interval_steps": 1000})
     w.allocation.means = SignalMeaning("terminated")
-    w.save_s = 100.0
+    w.step_s, w.save_s = 0.5, 100.0
 
     ending = virtual(w.attempt_once(stop_at(w, 17)))
 

@@ -206,6 +206,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "a replacement whose job has ended": (
         lambda p: gives_up(training(p).event("signal", host="node9", name="TERM", meaning="node_leaves"), "node_leaves"),
         "node", "Node node9 was taken away: it had a job of its own (resources.replace), and SLURM has ended that."),
+    "a host that is shut down": (
+        lambda p: gives_up(training(p).event("signal", host="node2", name="TERM", meaning="host_leaves"), "node_leaves"),
+        "node", "SIGTERM was sent to the processes on node2 alone, as when a host is shut down (a reboot, or a cloud that takes it back)."),
     "hang": (
         lambda p: hung(training(p)),
         "hang", "Rank 2 (node2) hung at step 40: no progress for 60 s in wait_for_lock."),
