@@ -78,7 +78,7 @@ class ScriptedAgent:
     async def joined(self, port: int, signalled: asyncio.Event) -> bool:
         """Join and obey; return whether the leader has sent this agent away."""
         self.peer = await connect.find_leader("127.0.0.1", [port], KEY, timeout_s=600)
-        lists: dict[str, Any] = {"gpu_names": [], "gpu_mem_bytes": [], "warnings": []}
+        lists: dict[str, Any] = {"gpu_names": [], "gpu_mem_bytes": [], "gpu_numa_nodes": [], "warnings": []}
         shown = {**dict.fromkeys(wire.NodeFacts._frozen_fields), **lists, "sees_run_dir": True, "address": "127.0.0.1"}
         facts = wire.NodeFacts(**shown)
         self.peer.send(wire.AgentHello(node=self.node, host=f"n{self.node}", pid=1, attempt=None, facts=facts))

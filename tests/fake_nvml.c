@@ -93,6 +93,14 @@ int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
   return answer;
 }
 
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+
+int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci) {
+  char key[64];
+  snprintf(key, sizeof key, "%ld.pci", (long)device - 1);
+  return text(key, pci->bus_id, sizeof pci->bus_id) ? OK : NOT_SUPPORTED;
+}
+
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) { rates[1] = 0; return ask_unsigned(device, "busy", &rates[0]); }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *value) { return ask_unsigned(device, "power", value); }
 int nvmlDeviceGetRetiredPagesPendingStatus(void *device, unsigned *value) { return ask_unsigned(device, "pages", value); }

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from launcher.errors import ProtocolError
+from launcher.node.agent.cpus import cpu_shares
 from launcher.node.agent.description import node_facts
-from launcher.node.agent.environment import cpu_shares
 from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.preflight import Preflight
 from launcher.node.agent.reruns import Reruns
@@ -76,6 +76,8 @@ class Agent:
         self._sampler = Sampler(self._pids, gpus=spec.gpus_per_node > 0)
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
+        self._gpu_nodes: list[int] = []
+        """The NUMA node of each GPU."""
         self._attempt = 0
         self._joined = False
         """A leader has welcomed this agent, this one or an earlier one."""
@@ -153,6 +155,7 @@ class Agent:
             local_address=peer.local_address,
             others=self._search.others,
         )
+        self._gpu_nodes = facts.gpu_numa_nodes
         for text in facts.warnings:
             _say(text)
         self._peer = peer
@@ -308,6 +311,7 @@ class Agent:
                         os.environ,
                         workers=len(order.workers),
                         cpus_per_task=self.spec.cpus_per_task,
+                        gpu_nodes=self._gpu_nodes,
                     )
                 )
             case wire.EndRound():

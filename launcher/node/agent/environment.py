@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.node.wire.messages import RankPlace, StartRound
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.units import whole_number
 
 HIDDEN_VARIABLES = {
     "SLURM_NTASKS",
@@ -125,21 +124,3 @@ def worker_environment(spec: RunSpec, order: StartRound, worker: RankPlace, *, a
     if spec.work.kind in ("script", "module"):
         values["LAUNCHER_STOP_NOTE"] = paths.stop_note(attempt, order.round, order.group_rank)
     return {name: str(value) for name, value in values.items()}
-
-
-def cpu_shares(
-    allowed: Collection[int], online: int, environ: Mapping[str, str], *, workers: int, cpus_per_task: int
-) -> list[list[int]] | None:
-    """Return the CPUs of each worker; None: the kernel chooses.
-
-    Workers are bound only inside what is certainly this job's: SLURM confined this task to fewer CPUs than there are, or
-    gave it the whole node. Without task/affinity or task/cgroup every job sees all CPUs, and two jobs that both bound
-    themselves to the first ones would share them.
-    """
-    granted = environ.get("SLURM_CPUS_ON_NODE", "")
-    ours = len(allowed) < online or whole_number(granted) == online
-    if not ours or workers * cpus_per_task > len(allowed):
-        return None
-    each = len(allowed) // workers
-    ordered = sorted(allowed)
-    return [ordered[i * each : (i + 1) * each] for i in range(workers)]

@@ -6,10 +6,12 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from launcher.run.units import whole_number
 
+_PCI = Path("/sys/bus/pci/devices")
 _OCCUPIED = 0.5
 """A device of whose memory more than this share is in use before the run has begun is not free."""
 
@@ -95,6 +97,7 @@ class Gpus:
         return {
             "gpu_names": [_text(_told(nvml.nvmlDeviceGetName, h) or "") for h in self._handles],
             "gpu_mem_bytes": [int(getattr(_told(nvml.nvmlDeviceGetMemoryInfo, h), "total", 0)) for h in self._handles],
+            "gpu_numa_nodes": [_numa_node(_told(nvml.nvmlDeviceGetPciInfo, h)) for h in self._handles],
             "driver": _text(_told(nvml.nvmlSystemGetDriverVersion) or "") or None,
             "cuda_driver": f"{version // 1000}.{version % 1000 // 10}" if version else None,
         }
@@ -175,6 +178,14 @@ def _told(ask: Callable[..., Any], *words: Any) -> Any:
     with contextlib.suppress(Exception):
         return ask(*words)
     return None
+
+
+def _numa_node(pci: Any) -> int:
+    """Return the NUMA node of a device, -1 where the kernel does not know it: NVML says 00000000:1B:00.0, sysfs 0000:1b:00.0."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        domain, _, rest = _text(pci.busId).lower().partition(":")
+        return int((_PCI / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
+    return -1
 
 
 def _address(handle: Any) -> int | None:

@@ -34,6 +34,8 @@ class NodeFacts(Record):
     gpus: int | None
     gpu_names: list[str] = []  # noqa: RUF012  (copied for each record)
     gpu_mem_bytes: list[int] = []  # noqa: RUF012
+    gpu_numa_nodes: list[int] = []  # noqa: RUF012
+    """-1: not known."""
     driver: str | None = None
     cuda_driver: str | None = None
     cpus: int | None

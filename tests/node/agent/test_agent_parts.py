@@ -15,7 +15,8 @@ import pytest
 
 from launcher.errors import ProtocolError, RunDirError
 from launcher.node.agent import description, logs, memory, preflight
-from launcher.node.agent.environment import base_environment, cpu_shares
+from launcher.node.agent.cpus import cpu_place, cpu_shares
+from launcher.node.agent.environment import base_environment
 from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.membership import Doors, node_index, node_names
 from launcher.node.agent.read_run import read_run
@@ -100,6 +101,46 @@ def test_workers_are_bound_only_to_cpus_that_are_surely_the_jobs(
     environ = {"SLURM_CPUS_ON_NODE": on_node} if on_node else {}
 
     assert cpu_shares(list(allowed), online, environ, workers=workers, cpus_per_task=each) == expected
+
+
+def host_of_two_sockets(folder: Path) -> list[int]:
+    """16 CPUs as Linux numbers them: 4 cores a socket, the second threads behind all first ones."""
+    for cpu in range(16):
+        socket, core = cpu % 8 // 4, cpu % 4
+        (folder / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (folder / f"cpu{cpu}" / f"node{socket}").mkdir()
+        (folder / f"cpu{cpu}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
+        (folder / f"cpu{cpu}" / "topology" / "core_id").write_text(f"{core}\n")
+    return list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("gpu_nodes", "expected"),
+    [
+        ((), [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13], [6, 14, 7, 15]]),
+        ((0, 0, 1, 1), [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13], [6, 14, 7, 15]]),
+        ((1, 1, 0, 0), [[4, 12, 5, 13], [6, 14, 7, 15], [0, 8, 1, 9], [2, 10, 3, 11]]),
+        ((1, 0), [[4, 12, 5, 13], [0, 8, 1, 9], [6, 14, 7, 15], [2, 10, 3, 11]]),
+        ((1, 0, -1, 0), [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13], [6, 14, 7, 15]]),  # one is not known
+    ],
+)
+def test_workers_get_whole_cores_near_their_gpus(
+    tmp_path: Path, gpu_nodes: tuple[int, ...], expected: list[list[int]]
+) -> None:
+    """Slices by number gave rank 2 of 4 the second threads of rank 0's cores, on the socket away from its GPU."""
+    cpus = host_of_two_sockets(tmp_path)
+    shares = cpu_shares(
+        cpus, 16, {"SLURM_CPUS_ON_NODE": "16"}, workers=4, cpus_per_task=4, gpu_nodes=gpu_nodes,
+        place=lambda cpu: cpu_place(cpu, tmp_path),
+    )  # fmt: skip
+
+    assert shares == expected
+
+
+def test_a_cpu_of_which_nothing_is_told_is_a_core_of_its_own(tmp_path: Path) -> None:
+    """As in some containers: their order is that of their numbers, then."""
+    assert [cpu_place(cpu, tmp_path) for cpu in (0, 7)] == [(0, 0, 0, 0), (0, 0, 7, 7)]
+    assert cpu_place(0)[3] == 0
 
 
 def test_nodes_have_names_and_numbers() -> None:

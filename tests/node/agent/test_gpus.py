@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from launcher.node.agent import description, preflight, usage
+from launcher.node.agent import description, gpus, preflight, usage
 from launcher.node.agent.gpus import Gpus
 from launcher.node.wire.messages import GpuError
 from tests.nvml import FakeNvml
@@ -67,6 +67,7 @@ def test_what_a_device_does_not_report_is_left_out(nvml: FakeNvml) -> None:
 def test_the_nodes_facts_name_devices_and_driver(nvml: FakeNvml) -> None:
     """Names, memory, the driver and the newest CUDA that it serves."""
     assert Gpus().describe() == {
+        "gpu_numa_nodes": [-1, -1, -1],
         "gpu_names": ["NVIDIA H200"] * 3, "gpu_mem_bytes": [2**32] * 3, "driver": "550.54", "cuda_driver": "12.4",
     }  # fmt: skip
 
@@ -183,6 +184,17 @@ def test_a_lost_device_and_one_without_memory_of_its_own_stop_no_agent(nvml: Fak
 
     assert (told["gpus"], told["gpu_mem_bytes"], told["cuda_driver"]) == (3, [0, 0, 2**32], "12.4")
     assert [check.ok for check in preflight._gpus(3)][:2] == [True, False]
+
+
+def test_the_numa_node_of_each_device_is_told(nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its PCI address, which sysfs writes in its own way; -1 where there is none (MIG) or the kernel does not know."""
+    nvml.set(0, pci="00000000:1B:00.0")
+    nvml.set(1, pci="00010000:C3:00.0")
+    (tmp_path / "0000:1b:00.0").mkdir()
+    (tmp_path / "0000:1b:00.0" / "numa_node").write_text("3\n")
+    monkeypatch.setattr(gpus, "_PCI", tmp_path)
+
+    assert description.gpu_facts()["gpu_numa_nodes"] == [3, -1, -1]
 
 
 def test_a_driver_that_is_stuck_keeps_no_agent_from_saying_hello(monkeypatch: pytest.MonkeyPatch) -> None:
