@@ -195,8 +195,10 @@ def is_awaited(*job_ids: str, besides: str = "") -> bool | None:
 
 def remark(job_id: str, text: str) -> Done:
     """Add ``text`` to the job's comment. Its owner may do so; AdminComment is for operators."""
-    shown = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out
-    before = re.search(r"^ +Comment=(.*)$", shown, re.MULTILINE)
+    shown = _ask_again("scontrol", "show", "job", job_id)
+    if not shown.ok:  # what the user has written there is not known, and would be lost
+        return Done(False, shown.problem)
+    before = re.search(r"^ +Comment=(.*)$", shown.out, re.MULTILINE)
     mine = f"launcher: {text}"[:_COMMENT_CHARS]
     said = before[1].strip() if before else ""
     kept = "" if said in ("", "(null)") or said.startswith("launcher: ") else f"{said}; "

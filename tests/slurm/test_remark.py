@@ -31,3 +31,14 @@ def test_the_users_own_comment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert handback.remark("5", "gone").ok
     assert (tmp_path / "said").read_text().splitlines() == ["update", "JobId=5", f"Comment={after}"]
+
+
+def test_a_comment_that_is_not_known_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmctld is away for a moment: what the user has written would be replaced."""
+    tool = tmp_path / "scontrol"
+    tool.write_text(f"#!/bin/sh\necho $1 >> {tmp_path}/said; echo 'slurm_load_jobs error: Invalid job' >&2; exit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert not handback.remark("5", "gone").ok
+    assert (tmp_path / "said").read_text().split() == ["show"]
