@@ -232,11 +232,7 @@ def act(
         meaning = _meaning(allocation, mine and not shuts and (told or step_cancelled(paths)))
         if mine and meaning != "unknown" and is_requested(paths):
             meaning = "cancelled"  # the leader has died while it stopped the run for that
-        if not said and (words := leader_words(paths)):
-            said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"
-        elif not said and not _led(history, life) and (words := start_words(paths)):
-            said = f"The leader could not begin: {words}"
-        said = said or srun_end(paths)
+        said = said or _words_of_end(paths, led=_led(history, life))
         decision = decide_end(spec.restart, history, life=life, meaning=meaning, now=clock.now(), said=said)
     if decision.action == "nothing":
         print(decision.reason, file=sys.stderr)
@@ -249,6 +245,15 @@ def act(
         return _hand_back(paths, allocation, attempt, decision, exclude)
     end_run(paths, allocation, attempt, "cancelled" if decision.action == "cancel" else "failed", decision.reason)
     return False
+
+
+def _words_of_end(paths: RunPaths, *, led: bool) -> str:
+    """Return what the job's log says of the leader's end; ``led``: it had begun."""
+    if words := leader_words(paths):
+        return f"The leader {'failed' if led else 'could not begin'}: {words}"
+    if not led and (words := start_words(paths)):
+        return f"The leader could not begin: {words}"
+    return srun_end(paths)
 
 
 def _hand_back(
