@@ -198,7 +198,7 @@ def test_an_edit_that_fails_is_told_in_place(bench: Bench) -> None:
 
     assert "module 'torch' has no attribute 'oness'" in bench.said
     assert "train.py:3  t = torch.oness(1)" in bench.said
-    assert f"correct the code, then: launcher rerun {failed.id.rpartition('-')[2]}" in bench.said
+    assert f"correct the code, then: launcher rerun {failed.id}" in bench.said
     assert f"{failed.id} failed" in bench.said
     assert len(event_lines.read(failed.events, RoundStarted)) == 1
     bench.rerun()
