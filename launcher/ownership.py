@@ -19,8 +19,8 @@ def is_own(found: os.stat_result) -> bool:
     return found.st_uid in (os.geteuid(), 0)
 
 
-def other_writer(path: str | Path, found: os.stat_result) -> str:
-    """Return who else could have written ``path``: "belongs to mallory", "can be written by everybody"; "" for nobody."""
+def other_writer(path: str | Path | int, found: os.stat_result) -> str:
+    """Return who else could have written ``path``, a descriptor's file as well: "belongs to mallory"; "" for nobody."""
     if not is_own(found):
         return f"belongs to {user_name(found.st_uid)}"
     if found.st_mode & stat.S_IWOTH:

@@ -12,7 +12,7 @@ from typing import Any
 from launcher.config.load.load import LoadedJob, load_layers, renamed
 from launcher.config.load.merge import command_line
 from launcher.config.load.site_profile import Layer, read_document, read_layers, site_paths
-from launcher.config.load.trust import doubt, refuse
+from launcher.config.load.trust import doubt, doubt_of_job, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines, index
@@ -179,10 +179,12 @@ def own_job(
     """
     base = Path(str(read_submission(paths.submission).get("base_dir") or paths.root))
     profile, layers = read_layers(site_paths())
-    layers += [Layer(str(paths.job), read_document(paths.job, _OWN_BYTES)), command_line(overrides, script_args)]
+    document = read_document(paths.job, _OWN_BYTES)
+    strange = doubt_of_job(paths.job, document)
+    layers += [Layer(str(paths.job), document), command_line(overrides, script_args)]
     loaded = load_layers(layers, base, str(paths.job), profile, check_code=fresh_code)
     if not trusted:
-        refuse(doubt([paths.job, *(loaded.executed if fresh_code else [paths.code])]))
+        refuse(strange or doubt(loaded.executed if fresh_code else [paths.code]))
     return replace(loaded, trusted=trusted)
 
 

@@ -67,6 +67,8 @@ class Document:
     data: Any = None
     origins: dict[str, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    writer: str = ""
+    """Who else could have written the file that was read ("belongs to mallory"); "" for nobody."""
 
 
 def join(path: str, key: str | int) -> str:

@@ -27,7 +27,7 @@ from launcher.config.load.interpolate import resolve_interpolations, room_for
 from launcher.config.load.merge import command_line, merge, refuse_locked_axes, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
-from launcher.config.load.trust import doubt
+from launcher.config.load.trust import doubt, doubt_of_job
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
@@ -120,20 +120,21 @@ def load_job(
     (`point_jobs` gives them all). Raises ConfigError, or CodeError when the named code alone is at fault.
     """
     profile, layers = read_layers(site_paths() if sites is None else sites)
-    base = Path.cwd()
+    base, strange = Path.cwd(), ""
     if target is not None:
         layer, base = target_layer(target)
         layers.append(layer)
     elif path is not None:
-        layers.append(Layer(str(path), read_document(Path(path))))
+        document = read_document(Path(path))
+        strange = doubt_of_job(Path(path), document)
+        layers.append(Layer(str(path), document))
         base = Path(path).absolute().parent
     else:
         raise ConfigError("no job is named; name a job file, a .py file or -m MODULE")
     layers.append(command_line(overrides, script_args))
     source = str(path) if path is not None else COMMAND_LINE
     loaded = load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
-    files = [Path(path)] if path is not None and target is None else []
-    return replace(loaded, doubt=doubt([*files, *loaded.executed]))
+    return replace(loaded, doubt=strange or doubt(loaded.executed))
 
 
 def site_job(sites: list[Path] | None = None) -> Job:

@@ -14,13 +14,14 @@ from launcher.config.document.source import (
     Origin,
     Problem,
     join,
-    read_regular,
     read_yaml,
     too_large,
 )
 from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
+from launcher.opening import open_regular
+from launcher.ownership import other_writer
 
 ADMIN_PROFILE = Path("/etc/launcher/site.yaml")
 
@@ -88,10 +89,12 @@ def read_document(path: Path, most: int = FILE_BYTES) -> Document:
     source = str(path)
     start = Origin(source, 1, 1, 1, 1)
     try:
-        data = read_regular(path, most)
+        with open(open_regular(path, follow=True), "rb") as f:  # a pipe or a device may never end
+            data, writer = f.read(most + 1), other_writer(f.fileno(), os.fstat(f.fileno()))
         if len(data) > most:
             return Document({}, problems=[Problem("", too_large(most), origin=start)])
         document = read_yaml(data.decode("utf-8"), source, most)
+        document.writer = writer
     except UnicodeDecodeError as error:
         return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
     except OSError as error:

@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher.config.document.source import Document
 from launcher.errors import TrustError
-from launcher.ownership import other_writer, replacer
+from launcher.ownership import is_own, other_writer, replacer, user_name
 
 
 def doubt(paths: Iterable[Path]) -> str:
@@ -23,6 +24,21 @@ def doubt(paths: Iterable[Path]) -> str:
             if why := other_writer(path, os.stat(path)):
                 return f"{path} {why}"
     return ""
+
+
+def doubt_of_job(path: Path, read: Document) -> str:
+    """Return whose else the job file may be that was ``read``: who owns it by now does not count, but who owned what was read.
+
+    One that has gone since is in doubt: a link of somebody else's may have led to it.
+    """
+    try:
+        found = os.lstat(path)
+        why = replacer(path)
+    except OSError as error:
+        return f"{path} cannot be looked at any more ({(error.strerror or str(error)).lower()})"
+    if not is_own(found):
+        return f"{path} belongs to {user_name(found.st_uid)}"
+    return why or (read.writer and f"{path} {read.writer}")
 
 
 def refuse(why: str) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.main import main
-from launcher.config.load import trust
+from launcher.config.document.source import Document
+from launcher.config.load import load, site_profile, trust
 from launcher.errors import TrustError
+from launcher.submission import resubmit
 from launcher.submission.facts import code_files, interpreter
 
 NOBODY = 65534
@@ -112,6 +114,49 @@ def test_every_file_of_the_code_counts(place: Path, what: str, capsys: pytest.Ca
     assert "job/pkg can be written by everybody: read it" in capsys.readouterr().out
     assert main(["plan", "--trust", "job.yaml", "--backend", "local"]) == 0
     assert "--trust" not in capsys.readouterr().out
+
+
+def _remove(job: Path) -> str:
+    job.unlink()
+    return "job.yaml cannot be looked at any more (no such file or directory)"
+
+
+def _replace_by_ones_own(job: Path) -> str:
+    job.rename(job.with_name("moved"))
+    job.write_text("script: train.py\n")
+    return "job.yaml belongs to nobody"
+
+
+def _replace_a_link(job: Path) -> str:
+    """What the link led to is the user's own, and what stands in its place is not."""
+    job.unlink()
+    job.write_text("script: train.py\n")
+    os.chown(job, NOBODY, NOBODY)
+    return "job.yaml belongs to nobody"
+
+
+@as_root
+@pytest.mark.parametrize("exchange", [_remove, _replace_by_ones_own, _replace_a_link])
+def test_a_job_belongs_to_whoever_owned_what_was_read(
+    place: Path, exchange: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger's job file that is removed, or replaced, once it was read is in doubt as before: nothing of it is run."""
+    job = place / "job/job.yaml"
+    if exchange is _replace_a_link:
+        job.rename(place / "own.yaml")
+        job.symlink_to(place / "own.yaml")
+    os.chown(job, NOBODY, NOBODY, follow_symlinks=False)
+    told = []
+
+    def read(path: Path) -> Document:
+        found = site_profile.read_document(path)
+        told.append(exchange(path))
+        return found
+
+    monkeypatch.setattr(load, "read_document", read)
+    assert main(["run", "job.yaml"]) == TrustError.exit_code
+    assert f"{told[0]}, and what it names would run as you; read it, then add --trust" in capsys.readouterr().err
+    assert not (place / "ran").exists()
 
 
 @as_root
@@ -218,11 +263,12 @@ def test_only_roots_files_are_as_good_as_ones_own() -> None:
 
 
 @as_root
+@pytest.mark.parametrize("goes", [False, True])
 @pytest.mark.parametrize("options", [[], ["--fork", "mine"], ["--code"]])
 def test_a_strangers_run_is_not_resubmitted(
-    place: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+    place: Path, options: list[str], goes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run's folder given by its path holds somebody's job and code: it, and a fork of it, need --trust."""
+    """A run's folder given by its path holds somebody's job and code: it, and a fork of it, need --trust, also when the job goes."""
     run = place / "theirs" / "net-1121-0842-k7f"
     (run / "code").mkdir(parents=True)
     (run / "checkpoints/step-00000002").mkdir(parents=True)
@@ -233,9 +279,19 @@ def test_a_strangers_run_is_not_resubmitted(
     (run / "submission.json").write_text(json.dumps({"backend": "local", "base_dir": str(place / "job")}))
     (run / "outcome.json").write_text(json.dumps({"state": "failed", "reason": "x", "step": 2}))
     os.chown(run / "job.yaml", NOBODY, NOBODY)
+    told = "job.yaml belongs to nobody"
+    if goes:
+
+        def read(path: Path, most: int) -> Document:
+            nonlocal told
+            found = site_profile.read_document(path, most)
+            told = _remove(path)
+            return found
+
+        monkeypatch.setattr(resubmit, "read_document", read)
 
     assert main(["resubmit", str(run), *options]) == TrustError.exit_code
-    assert "job.yaml belongs to nobody, and what it names would run as you" in capsys.readouterr().err
+    assert f"{told}, and what it names would run as you" in capsys.readouterr().err
     assert not (place / "ran").exists()
 
 
