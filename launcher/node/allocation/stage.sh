@@ -39,6 +39,7 @@ enter() {
     mine "$s_carried" && rm -f -- "$s_carried"
     [ $s_failed = 0 ] || without "$s_why" "$@"
     exec 9<"$s_dir"
+    mine "$s_dir" || { exec 9<&-; without "$s_dir belongs to somebody else by now" "$@"; }
     flock --shared --timeout 300 9 # as long as the agent lives; nobody removes what is locked
     own_mounts exec sh "$0" inside "$s_archive" "$s_base" "$s_shown" "$@"
 }
@@ -75,11 +76,13 @@ without() { # $1: why; the rest: the command
 
 unpack() { # make $s_dir what the archive holds; say why that is not possible
     [ -d "$s_base" ] || { echo "there is no folder $s_base here"; return 1; }
+    shared && { echo "$s_base cannot be used: others can put another folder in the place of the copy (chmod +t it)"; return 1; }
     if ! mkdir -m 700 -- "$s_dir" 2>/dev/null; then
         [ -d "$s_dir" ] && mine "$s_dir" || { echo "$s_dir cannot be made here"; return 1; }
         [ -e "$s_dir/ready" ] && return 0
     fi
     exec 8<"$s_dir"
+    mine "$s_dir" || { echo "$s_dir belongs to somebody else by now"; return 1; }
     flock --timeout 300 8 || { echo "$s_dir is being unpacked by another process"; return 1; }
     [ -e "$s_dir/ready" ] && return 0 # by another process, meanwhile
     s_from=$s_archive
@@ -144,7 +147,17 @@ plainly() { # run a command with no more rights than outside; a namespace of one
 
 mine() { [ -O "$1" ] && [ ! -L "$1" ]; }
 
+shared() { # whether others can rename what is in $s_base: without the sticky bit, all who may write in it; not root's group, nor one's own
+    case $(stat -L -c %A "$s_base") in
+    *[tT]) return 1 ;;
+    ????????w?) return 0 ;;
+    ?????w*) case $(stat -L -c %g:%G "$s_base") in 0:* | *:"$(id -un)") return 1 ;; esac ;;
+    *) return 1 ;;
+    esac
+}
+
 remove() { # unless an agent that lives has locked it; one that is removed in part is not ready
+    shared && return 1
     # shellcheck disable=SC2016
     flock --nonblock "$1" sh -c 'rm -f -- "$1/ready" && rm -rf -- "$1"' sh "$1"
 }

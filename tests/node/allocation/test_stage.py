@@ -107,7 +107,7 @@ def test_the_copy_is_seen_at_the_environments_own_path(enter: Enter, place: Path
 @pytest.mark.skipif(os.getuid() != 0, reason="starts a process as another user")
 def test_a_user_stays_who_they_are_without_more_rights(enter: Enter, place: Path) -> None:
     """In the user namespace that a mount needs, a user has their own uid, and no capability when Python starts."""
-    (place / "local").chmod(0o777)
+    (place / "local").chmod(0o1777)
     os.chown(place / "feed.tar", 4711, 4711)
 
     found, who, sentence = enter("setpriv", "--reuid=4711", "--regid=4711", "--clear-groups")
@@ -278,6 +278,44 @@ def test_an_archive_of_somebody_else_is_not_used(enter: Enter, place: Path) -> N
     found, _, sentence = enter()
 
     assert (found, "feed.tar belongs to somebody else" in sentence) == ("the original", True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another group")
+@pytest.mark.parametrize(
+    ("mode", "group", "takes"),
+    [(0o777, 0, False), (0o775, 4711, False), (0o1777, 4711, True), (0o1775, 4711, True), (0o775, 0, True), (0o757, 0, False)],
+)  # fmt: skip
+def test_a_folder_in_which_others_can_rename_is_not_used(
+    enter: Enter, place: Path, mode: int, group: int, takes: bool
+) -> None:
+    """They could put their own Python in the place of the copy, or the user's own files in the place of what is removed."""
+    local = place / "local"
+    os.chown(local, -1, group)
+    local.chmod(mode)
+    left = copy_of(place, "5")
+    left.mkdir()
+    os.utime(left, (0, 0))
+
+    found, _, sentence = enter()
+
+    assert found == ("the copy" if takes else "the original")
+    assert (f"{local} cannot be used: others can put another folder in the place of the copy" in sentence) is not takes
+    assert (copy_of(place).exists(), left.exists()) == (takes, not takes)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+@pytest.mark.parametrize("when", ["mkdir", "unshare"])
+def test_a_copy_that_is_somebody_elses_once_it_is_open_is_not_used(enter: Enter, place: Path, when: str) -> None:
+    """Whose it is is asked again behind each opening: before tar writes in it, and before it is mounted."""
+    commands, copy = place / "commands", copy_of(place)
+    commands.mkdir()
+    (commands / when).write_text(f'#!/bin/sh\n{shutil.which(when)} "$@"\nchown 4711 {copy}\n')
+    (commands / when).chmod(0o755)
+
+    found, _, sentence = enter(PATH=f"{commands}:{os.environ['PATH']}")
+
+    assert (found, f"{copy} belongs to somebody else by now" in sentence) == ("the original", True)
+    assert (copy / "0").exists() == (when == "unshare")
 
 
 def test_a_copy_that_was_removed_in_part_is_not_ready(enter: Enter, place: Path) -> None:
