@@ -12,7 +12,9 @@ import time
 from dataclasses import field
 from pathlib import Path
 
+from launcher.errors import RunDirError
 from launcher.frozen import frozen
+from launcher.run.own_folder import require_safe_place
 from launcher.run.units import is_job_id
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
@@ -141,9 +143,13 @@ def probe_node(
     token = secrets.token_hex(8)
     place = folder / f".doctor-{token}"
     try:
-        place.mkdir(parents=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True)
+        require_safe_place(place)  # the node runs what it finds there by its path
+        place.mkdir(mode=0o700)
         (place / "token").write_text(token)
         (place / "probe.sh").write_text(_script(place, python))
+    except RunDirError as error:
+        return ProbeResult(ok=False, why=str(error))
     except OSError as error:
         return ProbeResult(ok=False, why=f"{folder} cannot be written here: {error.strerror}")
     job_id = ""

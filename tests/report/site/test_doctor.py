@@ -15,7 +15,7 @@ import pytest
 from launcher.report.site.doctor import diagnosis_lines, examine
 from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 from launcher.report.site.profile import site_profile
-from launcher.slurm.probe import HostSoftware, ProbeResult, _script, parse_software, software_here
+from launcher.slurm.probe import HostSoftware, ProbeResult, _script, parse_software, probe_node, software_here
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
 
 HERE = Path(__file__).parent
@@ -211,6 +211,28 @@ def test_a_look_runs_no_module_of_the_current_folder(tmp_path: Path, monkeypatch
     assert look.python
     assert json.loads((tmp_path / "place" / "answer").read_text())["token"] == "t"
     assert not (tmp_path / "ran").exists()
+
+
+def test_no_probe_runs_where_everybody_could_replace_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script would be another's by the time that sbatch reads it: as no run is made there, no probe is submitted."""
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    runs.chmod(0o777)
+    found = probe_node(runs, sys.executable)
+
+    assert not found.ok
+    assert found.why.startswith(
+        f"{runs} can be written by everybody, who could put another run in the place of yours: chmod +t"
+    )
+    assert not list(runs.iterdir())
+    assert not (tmp_path / "asked").exists()
+
+    runs.chmod(0o1777)
+    assert probe_node(runs, sys.executable).why.startswith("sbatch refused the probe")
+    assert (tmp_path / "asked").exists()
 
 
 def test_a_look_that_says_nonsense_is_an_error() -> None:
