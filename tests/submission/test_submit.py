@@ -274,6 +274,14 @@ def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
 
 
 @pytest.fixture
+def own_umask() -> Iterator[None]:
+    """The usual umask 022, whatever the tests were started with."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
 def private(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Gives the umask 077 for a while. What Python compiles meanwhile is not kept: nobody else could read it."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -303,6 +311,61 @@ def test_the_group_reads_a_shared_runs_code_and_logs_whatever_the_umask(
     found = [one.paths.code / "lab", one.paths.code / "lab" / "a.py", one.paths.lib / "launcher" / "__init__.py", log]
 
     assert [f"{stat.S_IMODE(path.stat().st_mode) & 0o070:o}" for path in found] == ["50", "40", "40", "40"]
+
+
+def _modes(top: Path) -> dict[str, str]:
+    return {str(p.relative_to(top)): f"{stat.S_IMODE(p.stat().st_mode):o}" for p in sorted(top.rglob("*"))}
+
+
+def _some_closed(top: Path) -> Path:
+    """A folder of code with a file, and a folder of files, that are the user's alone."""
+    for name, mode in (
+        (".env", 0o600),
+        ("a.py", 0o644),
+        ("lab/b.py", 0o640),
+        ("keys/one", 0o644),
+        ("keys/deep/two", 0o644),
+    ):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text("")
+        (top / name).chmod(mode)
+    (top / "keys").chmod(0o700)
+    return top
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("later", [False, True])
+def test_the_group_reads_nothing_that_the_owner_has_closed(
+    job: Make, slurm: Path, home: Path, later: bool, own_umask: None
+) -> None:
+    """A .env of 0600 and a folder of 0700 stay closed in a run that is shared, from the first or by resubmit; the first plan says so."""
+    source = _some_closed(home / "source")
+    here = _facts(home)
+    made = _submit(job(name="net", share="none" if later else "group"), replace(here, code=code_files.listing(source)))
+    if later:
+        _ended(made.paths)
+        made = resubmit.resubmit(made.paths, resubmit.Again(overrides=("share=group",)))
+
+    found = _modes(made.paths.code)
+    assert {name: found[name] for name in (".env", "keys")} == {".env": "600", "keys": "700"}
+    assert [found[name] for name in ("a.py", "lab", "lab/b.py")] == ["644", "755", "640"]
+    told = f"share: the group will not read .env, keys of {source}: the originals are open to you alone"
+    assert (told in made.plan.warnings) is not later  # a run that keeps its copy has it listed nowhere
+
+
+@pytest.mark.torch
+def test_sharing_a_run_opens_no_folder_of_the_users_own(job: Make, slurm: Path, home: Path, own_umask: None) -> None:
+    """With code.snapshot: false the run's code is a link to the user's own folder, whose files keep their modes."""
+    source = _some_closed(home / "source")
+    (source / "a.py").chmod(0o604)
+    here = _facts(home)
+    before = _modes(source)
+    first = _submit(job(name="net", code={"snapshot": False}), replace(here, code=code_files.listing(source)))
+    _ended(first.paths)
+    resubmit.resubmit(first.paths, resubmit.Again(overrides=("share=group",)))
+
+    assert first.paths.code.is_symlink()
+    assert _modes(source) == before
 
 
 STUB = """
@@ -546,8 +609,8 @@ def test_a_changed_share_is_that_of_the_folder(
     with private():
         (home / "source").mkdir()
         first = _submit(job(name="net", share="none" if share == "group" else "group"), _facts(home))
-    _ended(first.paths)
-    paths = resubmit.resubmit(first.paths, resubmit.Again(overrides=(f"share={share}",))).paths
+        _ended(first.paths)
+        paths = resubmit.resubmit(first.paths, resubmit.Again(overrides=(f"share={share}",))).paths
 
     found = [stat.S_IMODE(path.stat().st_mode) for path in (paths.root, paths.logs, paths.code / "train.py")]
     assert tuple(found) == modes

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from launcher.errors import ConfigError
 from launcher.opening import read_whole
-from launcher.ownership import other_writer, steerer
+from launcher.ownership import is_closed, other_writer, steerer
 from launcher.run.files import read_object
 from launcher.run.paths import SWEEP_FILE, RunPaths
 from launcher.submission.facts.facts import CodeFacts
@@ -88,7 +88,7 @@ def _described(root: Path, names: Iterable[str], *, git: bool, closed: list[str]
     """Look at each of ``names``. ``closed``: folders that cannot be read; files are added."""
     files: list[tuple[str, int]] = []
     links: dict[bool, list[tuple[str, str]]] = {False: [], True: []}  # by whether they stay inside
-    doubt, known = "", {""}
+    doubt, known, private = "", {""}, []
     for name in names:
         path = root / name
         try:
@@ -103,13 +103,18 @@ def _described(root: Path, names: Iterable[str], *, git: bool, closed: list[str]
                     closed.append(name)
                     continue
                 files.append((name, found.st_size))
+                private += [name] if is_closed(found) else []
                 if not is_link or path.suffix in _CODE:  # data of others is no doubt
                     doubt = doubt or _doubt(root, name, found, known)
         except OSError as error:
             _note(error, path, name, closed)
+    folders = {str(above) for name, _ in files for above in PurePath(name).parents if above.name}
+    for name in sorted(folders):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            private += [name] if is_closed(os.stat(root / name)) else []
     return CodeFacts(
         root=str(root), files=tuple(files), outside=tuple(links[False]), inside=tuple(links[True]), closed=tuple(closed),
-        git=git, doubt=doubt,
+        private=tuple(private), git=git, doubt=doubt,
     )  # fmt: skip
 
 

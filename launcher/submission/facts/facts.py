@@ -79,6 +79,8 @@ class CodeFacts:
     """Symbolic links to directories inside ``root``, which are among ``files``, too. Path and target."""
     closed: tuple[str, ...] = ()
     """Files and folders that cannot be read: they are not copied."""
+    private: tuple[str, ...] = ()
+    """Files and folders that their owner has closed to all others: the group of a shared run cannot read them either."""
     left_out: tuple[tuple[str, str], ...] = ()
     """What ``args`` and ``params`` name that is in ``root`` but would not be in the copy: key and relative path."""
     git: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import RunDirError
+from launcher.ownership import is_closed
 from launcher.run.own_folder import require_safe_place
 
 SUBFOLDERS = ("attempts", "checkpoints", "logs", "submitit")
@@ -82,11 +83,16 @@ def open_to(root: Path, share: str) -> None:
 
 
 def let_group_read(top: Path) -> None:
-    """Let the group read all that is below ``top``, whatever the umask was and the originals' modes are. Raises OSError."""
+    """Let the group read what is below ``top``, whatever the umask was, but for what the owner has closed. Raises OSError.
+
+    Nothing is opened behind a link: without a copy, the code is the user's own folder.
+    """
+    if top.is_symlink():
+        return
     for folder, folders, files in os.walk(top):
         for path in (os.path.join(folder, name) for name in (*folders, *files)):
-            if not os.path.islink(path):
-                mode = os.stat(path).st_mode
+            if not os.path.islink(path) and not is_closed(found := os.stat(path)):
+                mode = found.st_mode
                 os.chmod(path, mode | stat.S_IRGRP | (stat.S_IXGRP if mode & stat.S_IXUSR else 0))
 
 

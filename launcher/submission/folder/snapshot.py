@@ -81,6 +81,9 @@ def copy_code(
             if not (root / name).exists():
                 raise SnapshotError(f"code.link: {root / name} does not exist")
             _link((root / name).resolve(), target / name)
+        for name in code.private:  # a folder in which all is closed: files have their modes
+            if (target / name).is_dir() and not (target / name).is_symlink():
+                os.chmod(target / name, 0o700)
         if mode & stat.S_IRGRP:
             make_folder.let_group_read(target)
         write_atomic(target.with_name(_COPIED), json.dumps(stamps) + "\n", durable=False)

@@ -166,6 +166,8 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
         yield f"{key} {names} {path}{why}: it is not copied; if the job reads it, add it to code.link"
     if facts.code.closed:
         yield f"{short_list(facts.code.closed)} in {facts.code.root} cannot be read (permission denied) and will not be copied"
+    if spec.share == "group" and facts.code.private:
+        yield f"share: the group will not read {short_list(facts.code.private)} of {facts.code.root}: the originals are open to you alone"
     root = PurePath(facts.code.root)
     for name, source in facts.interpreter.editable:
         if name not in ("ddp-launcher", "launcher") and not PurePath(source).is_relative_to(root):
