@@ -12,6 +12,7 @@ from typing import Any
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value
 from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.frozen import frozen
+from launcher.redact import redact_values, secret_name
 
 MOST_POINTS = 10_000
 _MOST_AXES = 100
@@ -158,8 +159,8 @@ def expand(sweep: dict[str, Any]) -> Sweep:
     points: list[Point] = []
     seen: set[str] = set()
     labelled = [
-        [(value, f"{word}{_short(value)}") for value in values]
-        for word, values in zip(words, found.values(), strict=True)
+        [(value, f"{word}{text}") for value, text in zip(values, _shown(key, values), strict=True)]
+        for word, (key, values) in zip(words, found.items(), strict=True)
     ]
     for index, pairs in enumerate(itertools.product(*labelled)):
         values, parts = zip(*pairs, strict=True) if pairs else ((), ())
@@ -182,6 +183,12 @@ def _words(keys: list[str]) -> list[str]:
                 break
         words.append(re.sub(r"[^A-Za-z0-9._]+", "_", word))
     return words
+
+
+def _shown(key: str, values: list[Any]) -> list[str]:
+    """Return the values in short; their indices where the key or a value tells of a secret, as labels name folders and jobs."""
+    secret = any(map(secret_name, key.split("."))) or redact_values(values) != values
+    return [f".p{index}" if secret else _short(value) for index, value in enumerate(values)]
 
 
 def _short(value: Any) -> str:

@@ -66,6 +66,25 @@ def test_labels_stay_apart() -> None:
     assert len(set(labels)) == len(points)
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("params.api_key", ["sw1secretvalue9", "sw2secretvalue9"]),
+        ("params.secrets.db", ["sw1secretvalue9", "sw2secretvalue9"]),
+        ("params.source", ["ghp_sw1secretvalue9aaaa", "ghp_sw2secretvalue9aaaa"]),
+        ("args", [["--password", "sw1secretvalue9"], ["--password", "sw2secretvalue9"]]),
+        ("params.login", [{"password": "sw1secretvalue9"}, {"password": "sw2secretvalue9"}]),
+    ],
+)
+def test_a_secret_is_no_label(key: str, values: list[object]) -> None:
+    """A label is in the names of folders and jobs, which SLURM shows to everybody: a secret's place in the list stands for it."""
+    points = expand({key: values, "params.lr": [1], "params.pad_token": ["x"]}).points
+    word = key.rpartition(".")[2]
+
+    assert [p.label for p in points] == [f"{word}.p{index}-lr1-pad_tokenx" for index in (0, 1)]
+    assert [p.overrides[key] for p in points] == values
+
+
 def test_flat_and_nested_keys_mean_the_same() -> None:
     """``params.lr`` and ``lr`` below ``params`` are one key."""
     assert dict(flatten({"params": {"lr": [1], "opt": {"beta": [2]}}, "seed": [3]})) == {
