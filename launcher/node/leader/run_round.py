@@ -179,9 +179,9 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
 
 def _grown(board: Board, round_: Round) -> Evidence | None:
     """Return the evidence that a node has come which the job wants, once what was done without it is saved."""
-    if len(round_.nodes) >= board.spec.nodes or board.saver.last_t is None:
+    if len(round_.nodes) >= board.spec.nodes:
         return None
-    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saver.last_t]
+    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saved_t]
     return Evidence(Kind.MORE_NODES, f"{new[0].host} can be used again") if new else None
 
 
