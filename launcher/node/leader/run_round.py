@@ -85,9 +85,14 @@ async def drive_round(board: Board, number: int) -> Evidence:
 def _name_the_size(board: Board, nodes: list[Node]) -> None:
     """Warn, once for each size, that a round has fewer nodes than the job wants."""
     if len(nodes) < board.spec.nodes and len(nodes) not in board.sizes:
+        kind, samples = board.spec.work.kind, "the samples of each step stay the same"
+        if kind == "function":
+            samples = "a function that does not loop over worker.batches takes fewer samples per step"
+        elif kind != "task":
+            samples = "a script that does not loop over run.batches takes fewer samples per step"
         board.history.warn(
-            f"training goes on with {plural(len(nodes), 'node')} of {board.spec.nodes}: the samples of each step stay the same; what depends on"
-            " the number of ranks does not (random numbers of each rank, batch statistics, per_rank state)"
+            f"training goes on with {plural(len(nodes), 'node')} of {board.spec.nodes}: {samples}; what depends on the number of ranks"
+            " changes (random numbers of each rank, batch statistics, per_rank state)"
         )
         board.sizes.add(len(nodes))
 

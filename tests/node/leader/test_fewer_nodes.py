@@ -42,6 +42,28 @@ def test_a_lost_node_shrinks_the_round_in_place(world, virtual):
     assert "hand_back" not in [said[0] for said in w.allocation.said]
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("task", "the samples of each step stay the same"),
+        ("function", "a function that does not loop over worker.batches takes fewer samples per step"),
+        ("script", "a script that does not loop over run.batches takes fewer samples per step"),
+        ("module", "a script that does not loop over run.batches takes fewer samples per step"),
+    ],
+)
+def test_what_fewer_nodes_change_is_said(world, virtual, kind, said):
+    """Only `batches` keeps the global batch, and only a task is known to loop over it."""
+    w = ranged(world, work=Work(kind=kind, target="train:T"))
+    w.names = ["n0", "n1"]
+
+    virtual(w.attempt_once())
+
+    (warning,) = (e["text"] for e in w.events("warning") if "training goes on with" in e["text"])
+    assert warning.startswith(
+        f"training goes on with 2 nodes of 3: {said}; what depends on the number of ranks changes ("
+    )
+
+
 def test_fewer_than_the_least_are_requeued(world, virtual):
     """Nothing trains on fewer nodes than the job accepts."""
     w = ranged(world)
