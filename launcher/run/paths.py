@@ -121,3 +121,7 @@ class RunPaths:
     """A link to rank 0's latest log."""
     trackers = _Inside("trackers")
     """What trackers write, and for each ``NAME.json``: the tracker run that later attempts continue, and how far it is."""
+
+
+OWN_NAMES = frozenset(place.name for place in vars(RunPaths).values() if isinstance(place, _Inside))
+"""What lies at the top of a run's folder and is the launcher's; in some of the folders a script may write, too."""

@@ -84,6 +84,10 @@ class Allocation:
         """Return the nodes whose agents have ended, and how, as far as SLURM reports it; never raises."""
         return {}
 
+    def step_cancelled(self) -> bool:
+        """Whether somebody has cancelled the step of the leader's node; never raises."""
+        return False
+
     def leader_end(self) -> str:
         """Return how the leader before this one ended: a sentence without a full stop, "" where that is not known. Never raises."""
         return ""

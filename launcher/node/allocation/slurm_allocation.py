@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
-from launcher.node.allocation.early_exits import leader_end, read_ended
+from launcher.node.allocation.early_exits import leader_end, read_ended, step_cancelled
 from launcher.node.allocation.exclusions import choose_excluded
 from launcher.node.allocation.job_processes import end_srun, life_s
 from launcher.run import clock
@@ -124,6 +124,10 @@ class SlurmAllocation(Allocation):
     def ended_tasks(self) -> dict[str, str]:
         """See `Allocation`: srun's messages."""
         return read_ended(self._paths, self._environ)
+
+    def step_cancelled(self) -> bool:
+        """See `Allocation`: slurmstepd's message."""
+        return step_cancelled(self._paths)
 
     def leader_end(self) -> str:
         """See `Allocation`."""

@@ -145,6 +145,9 @@ class Board:
     own_files: dict[str, tuple[int, int]] = field(default_factory=dict)
     """A script's own checkpoints that were seen so far. None is forgotten: a folder that does not answer shows some of them again
     later."""
+    own_saved_t: float = -math.inf
+    """When the newest of them was seen that a later look found finished, by the leader's clock."""
+    _own_new_t: float = -math.inf
     _one_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
@@ -219,14 +222,23 @@ class Board:
         """Nodes without which this run cannot go on; a hold that has begun keeps what it has left."""
         return 1 if self.spec.hold and (self.held or self.regathers) else self.spec.needed_nodes
 
+    @property
+    def saved_t(self) -> float:
+        """When this attempt last had a new checkpoint, the launcher's or the script's own; minus infinity before the first."""
+        return max(self.own_saved_t, -math.inf if self.saver.last_t is None else self.saver.last_t)
+
     async def look_at_own_files(self) -> bool:
         """Return whether the script has written a newer checkpoint of its own, and report it as saved."""
         if not (pattern := self.spec.checkpoint.watch):
             return False
         async with self._one_look:  # the look of a tick may still be under way
+            began = self.now()
             path = await self.blocking(lambda: newest_of(self.paths.root, pattern, self.own_files))
-        if path is not None:
-            self.history.event("saved", step=None, path=path, reason="watch")
+            if path is None:
+                self.own_saved_t = self._own_new_t  # nothing has changed since: it is written to its end
+            else:
+                self._own_new_t = began
+                self.history.event("saved", step=None, path=path, reason="watch")
         return path is not None
 
     def exclude(self, node: Node, why: str) -> None:

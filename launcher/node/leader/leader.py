@@ -174,8 +174,8 @@ class Leader:
                 restart_count=allocation.restart_count,
                 submitted_t=past.waiting_since(told),
             )
-        # What earlier attempts have left is no progress of this one.
-        if (attempt or claim.leader) and (pattern := spec.checkpoint.watch):
+        # What earlier attempts have left, and what was copied with the code, is no progress of this one.
+        if pattern := spec.checkpoint.watch:
             await self.blocking(lambda: newest_of(paths.root, pattern, board.own_files))
         if news := owed(told):
             board.notifier.tell("preempted", f"{news} The run continues as attempt {attempt}.")

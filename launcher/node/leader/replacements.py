@@ -34,7 +34,7 @@ async def ask_for_missing(board: Board) -> None:
             node.bad = "its job ended before it joined"
     if board.interrupt is not None or (board.refused_at is not None and now - board.refused_at < _REFUSED_S):
         return
-    if round_ is not None and any(n.job for n in round_.nodes) and (board.saver.last_t or 0.0) > round_.began:
+    if round_ is not None and any(n.job for n in round_.nodes) and board.saved_t > round_.began:
         board.asked = 0
     coming = [n for n in board.nodes.all if n.bad is None and not n.leaves and not _is_gone(n, now)]
     if len(coming) >= board.spec.all_nodes or board.asked >= _MOST_ASKED:

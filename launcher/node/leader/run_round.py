@@ -85,9 +85,14 @@ async def drive_round(board: Board, number: int) -> Evidence:
 def _name_the_size(board: Board, nodes: list[Node]) -> None:
     """Warn, once for each size, that a round has fewer nodes than the job wants."""
     if len(nodes) < board.spec.nodes and len(nodes) not in board.sizes:
+        kind, samples = board.spec.work.kind, "the samples of each step stay the same"
+        if kind == "function":
+            samples = "a function that does not loop over worker.batches takes fewer samples per step"
+        elif kind != "task":
+            samples = "a script that does not loop over run.batches takes fewer samples per step"
         board.history.warn(
-            f"training goes on with {plural(len(nodes), 'node')} of {board.spec.nodes}: the samples of each step stay the same; what depends on"
-            " the number of ranks does not (random numbers of each rank, batch statistics, per_rank state)"
+            f"training goes on with {plural(len(nodes), 'node')} of {board.spec.nodes}: {samples}; what depends on the number of ranks"
+            " changes (random numbers of each rank, batch statistics, per_rank state)"
         )
         board.sizes.add(len(nodes))
 
@@ -179,9 +184,9 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
 
 def _grown(board: Board, round_: Round) -> Evidence | None:
     """Return the evidence that a node has come which the job wants, once what was done without it is saved."""
-    if len(round_.nodes) >= board.spec.nodes or board.saver.last_t is None:
+    if len(round_.nodes) >= board.spec.nodes:
         return None
-    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saver.last_t]
+    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saved_t]
     return Evidence(Kind.MORE_NODES, f"{new[0].host} can be used again") if new else None
 
 

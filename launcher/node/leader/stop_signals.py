@@ -107,6 +107,7 @@ class Signals:
 
         A host that is shut down, for a reboot or by a cloud that takes it back, sends it to all its own processes, and SLURM knows nothing
         of that yet. Of this host, which may be the only one, systemd tells. An agent that says nothing may not have heard it yet.
+        An agent that was started again has a step of its own: a cancelled step sends it nothing.
         """
         board, came = self.board, self._term_at
         while (left_s := max(came.values(), default=0.0) + _SPREAD_S - board.now()) > 0:
@@ -115,7 +116,9 @@ class Signals:
         told = {index for index, t in came.items() if last - t <= _TOGETHER_S}
         spared = any(n.here and n.job is None and n.index not in told and n.heard > last for n in board.nodes.all)
         ends = spared or await board.blocking(is_shutting_down)
-        return [board.nodes.all[index] for index in sorted(told)] if ends else []
+        if not ends or await board.blocking(board.allocation.step_cancelled):
+            return []
+        return [board.nodes.all[index] for index in sorted(told)]
 
     def _take_away(self, nodes: list[Node], sent: str) -> str:
         """Do without these nodes, at an agreed step where they train; return what has happened."""

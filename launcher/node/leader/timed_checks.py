@@ -195,7 +195,8 @@ class TimedChecks:
         self._idle(round_, now)
         self._disk(now)
         self._not_finite(round_, now)
-        old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
+        plain = round_.plain and not board.spec.checkpoint.watch  # files of its own tell better
+        old_enough = plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
         if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
             board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
         if board.interrupt is None and round_.failed_at is None and not round_.lost and round_.all_ready:

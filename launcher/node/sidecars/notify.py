@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from launcher.slurm.commands import spared
 _PREEMPTIONS = ("preempted", "preempted_now")
 SEND_S = 60.0
 """A message not delivered by then is dropped."""
+_END_S = 8.0
+"""A run that ends without a leader waits no longer for its message: its job holds the nodes meanwhile."""
 _WHY_S = 4.0
 """`launcher why` reads a few files; the end of a run waits no longer for its sentence."""
 
@@ -94,19 +97,16 @@ class Notifier:
 
     async def _deliver(self, kind: str, text: str) -> bool:
         """Return whether every address accepted it; warn of what went wrong, unless `drain` dropped it."""
-        words = (self._spec.python or sys.executable, "-m", "launcher.node.sidecars.notify")
         try:
             with spared():  # the TERM of a preemption, or of the job's own requeue, must not end this process
                 process = self._process = await asyncio.create_subprocess_exec(
-                    *words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                    *_words(self._spec), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
                 )
         except OSError as error:
             self._warn(f"a notification could not be sent: {error.strerror}")
             return False
-        asks = {"run_dir": self._spec.run_dir} if kind == "failed" else {}
-        message = json.dumps({"urls": self._urls, "title": self._spec.id, "body": text, **asks}).encode()
         try:
-            _, err = await asyncio.wait_for(process.communicate(message), SEND_S)
+            _, err = await asyncio.wait_for(process.communicate(_message(self._spec, self._urls, kind, text)), SEND_S)
         except asyncio.TimeoutError:
             _kill(process)
             await process.wait()
@@ -118,6 +118,38 @@ class Notifier:
         elif process.returncode and not self._dropped:
             self._warn(f"a notification could not be sent: {signal_name(-process.returncode)} ended its process")
         return process.returncode == 0
+
+
+def send_end(spec: RunSpec, passed: Mapping[str, str], state: str, reason: str) -> None:
+    """Send how a run ended that has no leader, if the job asked for that. Never raises; a failure is told nowhere.
+
+    Where this process lacks what the run's own have (outside of their container, say), nothing is sent.
+    """
+    urls = [passed[n] for n in spec.notify.get("urls", ()) if passed.get(n)]
+    if state not in spec.notify.get("on", ()) or not urls:
+        return
+    try:
+        with spared():
+            process = subprocess.Popen(
+                _words(spec), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env={**os.environ, **spec.variables, **passed},
+            )  # fmt: skip
+        with process:
+            try:
+                process.communicate(_message(spec, urls, state, reason), _END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    except (OSError, ValueError, TypeError):
+        return
+
+
+def _words(spec: RunSpec) -> tuple[str, ...]:
+    return (spec.python or sys.executable, "-m", "launcher.node.sidecars.notify")
+
+
+def _message(spec: RunSpec, urls: Sequence[str], kind: str, text: str) -> bytes:
+    asks = {"run_dir": spec.run_dir} if kind == "failed" else {}
+    return json.dumps({"urls": list(urls), "title": spec.id, "body": text, **asks}).encode()
 
 
 def owed(past: Sequence[Event]) -> str | None:

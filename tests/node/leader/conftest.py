@@ -125,6 +125,7 @@ class FakeAllocation:
         self.requeues = True
         self.means = SignalMeaning("preempted")
         self.is_cancelled = False
+        self.is_step_cancelled = False
         self.how = "requeue"
         self.given_up: tuple[str, ...] = ()
         self.refuses = ""
@@ -150,6 +151,9 @@ class FakeAllocation:
 
     def ended_tasks(self) -> dict[str, str]:
         return self.ended
+
+    def step_cancelled(self) -> bool:
+        return self.is_step_cancelled
 
     def leader_end(self) -> str:
         return self.leader_ended

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
+
+from launcher.run.spec import Work
 
 SAVES = {"interval_steps": 5, "keep_last": 9}
 
@@ -37,6 +40,28 @@ def test_a_lost_node_shrinks_the_round_in_place(world, virtual):
     assert [r["host"] for r in w.events("round_started")[1]["ranks"]] == ["n0", "n0", "n2", "n2"]
     assert [e["text"].partition(":")[0] for e in w.events("warning")] == ["training goes on with 2 nodes of 3"]
     assert "hand_back" not in [said[0] for said in w.allocation.said]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("task", "the samples of each step stay the same"),
+        ("function", "a function that does not loop over worker.batches takes fewer samples per step"),
+        ("script", "a script that does not loop over run.batches takes fewer samples per step"),
+        ("module", "a script that does not loop over run.batches takes fewer samples per step"),
+    ],
+)
+def test_what_fewer_nodes_change_is_said(world, virtual, kind, said):
+    """Only `batches` keeps the global batch, and only a task is known to loop over it."""
+    w = ranged(world, work=Work(kind=kind, target="train:T"))
+    w.names = ["n0", "n1"]
+
+    virtual(w.attempt_once())
+
+    (warning,) = (e["text"] for e in w.events("warning") if "training goes on with" in e["text"])
+    assert warning.startswith(
+        f"training goes on with 2 nodes of 3: {said}; what depends on the number of ranks changes ("
+    )
 
 
 def test_fewer_than_the_least_are_requeued(world, virtual):
@@ -80,6 +105,41 @@ def test_a_node_that_comes_back_is_taken_at_the_next_checkpoint(world, virtual):
     assert [d["evidence"] for d in w.events("decision")] == ["node_lost", "more_nodes", "done"]
     saved = [e["step"] for e in w.events("saved") if e["round"] == 1]
     assert w.events("round_started")[2]["resume_step"] == saved[-1] == 20
+
+
+@pytest.mark.parametrize("writes_s", [0, 30])
+def test_behind_a_scripts_own_checkpoint_a_node_is_taken_too(world, virtual, writes_s):
+    """A new file of checkpoint.watch is one, once it no longer changes: the round does not end while the script writes it."""
+    w = ranged(world, work=Work(kind="script", target="train.py"), checkpoint={"enabled": False, "watch": "ckpt/*"})
+    folder = w.paths.root / "ckpt"
+    folder.mkdir()
+
+    class Saves(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            for save in range(1, 5):
+                await asyncio.sleep(60)
+                for second in range(writes_s + 1):
+                    if self.rank == 0:
+                        path = folder / f"{self.round}-{save}"
+                        path.write_text("x" * (second + 1))
+                        os.utime(path, (2e9 + len(os.listdir(folder)),) * 2)
+                    await asyncio.sleep(1 if writes_s else 0)
+            self.node.exited(self, 0, None)
+
+    w.worker_class = Saves
+
+    async def script():
+        await w.until(lambda: w.events("round_started") and all(n.workers for n in w.nodes))
+        w.nodes[1].die()
+        await w.until(lambda: len(sizes(w)) == 2)
+        await asyncio.sleep(20)
+        w.nodes[1].join()
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert sizes(w) == [6, 4, 6]
+    assert [d["evidence"] for d in w.events("decision")] == ["node_lost", "more_nodes", "done"]
+    assert [(path.name, len(path.read_text())) for path in folder.glob("1-*")] == [("1-1", writes_s + 1)]
 
 
 def test_it_starts_with_what_slurm_gave(world, virtual):

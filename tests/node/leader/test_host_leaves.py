@@ -94,6 +94,24 @@ def test_term_that_every_agent_hears_was_sent_by_hand(world, virtual, after_s):
     assert w.events("excluded") == []
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_cancelled_step_cancels_though_an_agent_has_another(world, virtual, late):
+    """`scancel JOB.0` sends no TERM to an agent that was started again, in a step of its own; slurmstepd's words tell, also later."""
+    w = leaving(world, spare_nodes=1)
+    w.allocation.is_step_cancelled = True
+    if late:
+        w.allocation.means = SignalMeaning("unknown")
+
+    async def script():
+        await heard(w, 0, 1)()
+        await w.until(lambda: not late or w.events("round_ended"))
+        w.allocation.means = SignalMeaning("terminated")
+
+    assert virtual(w.attempt_once(script)).state == "cancelled"
+    assert ("forbid_requeue",) in w.allocation.said
+    assert w.events("excluded") == []
+
+
 def test_a_run_of_one_node_is_requeued_where_its_host_is_shut_down(world, virtual, tmp_path, monkeypatch):
     """Nobody is spared there: systemd's notice tells. The run comes back on another host."""
     (tmp_path / "nologin").write_text("System is going down.")

@@ -329,9 +329,13 @@ def test_an_older_file_that_is_the_newest_to_be_seen_is_no_progress(world, virtu
     w = world(checkpoint={"watch": "ckpt/*", "interval_steps": 1000})
     w.step_s = 2.0
     (w.paths.root / "ckpt").mkdir()
-    for name in ("1", "2"):
-        (w.paths.root / "ckpt" / name).write_text("")
-        os.utime(w.paths.root / "ckpt" / name, (int(name), int(name)))
+
+    def write(worker):
+        for name in ("1", "2"):
+            (w.paths.root / "ckpt" / name).write_text("")
+            os.utime(w.paths.root / "ckpt" / name, (int(name), int(name)))
+
+    w.hooks[2] = [lambda worker: worker.rank or write(worker)]
     w.hooks[10] = [lambda worker: away.refuse(w.paths.root / "ckpt" / "2")]
     w.hooks[25] = [lambda worker: away.come_back()]
 

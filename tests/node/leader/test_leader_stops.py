@@ -246,17 +246,18 @@ def test_any_exit_of_a_script_after_term_means_stopped(world, virtual, code, sta
     assert not w.events("worker_failed")
 
 
-def test_scripts_that_exit_zero_complete_the_run(world, virtual):
-    """Exit code 0 of every script worker is completion."""
+@pytest.mark.parametrize("watch", [None, "ckpt/*"])
+def test_scripts_that_exit_zero_complete_the_run(world, virtual, watch):
+    """Exit code 0 of every script worker is completion. Time counts as progress where no files of its own would tell."""
     from launcher.run.spec import Work
 
-    w = world(work=Work(kind="script", target="train.py"))
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"watch": watch})
     w.worker_class = plain_script(w, seconds=900)
 
     ending = virtual(w.attempt_once())
 
     assert ending.state == "completed"
-    assert w.events("progress_assumed")
+    assert bool(w.events("progress_assumed")) is (watch is None)
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -9,6 +9,7 @@ import pytest
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.leader import replacements
 from launcher.node.wire import connection
+from launcher.run.spec import Work
 
 SAVES = {"interval_steps": 5, "keep_last": 9}
 
@@ -136,6 +137,36 @@ def test_jobs_that_have_helped_are_asked_for_again_and_again(world, virtual, mon
     at(w, 3, lambda: w.nodes[1].die())
 
     async def script():
+        for number in range(1, 6):
+            await w.until(lambda number=number: len(w.events("replacement_asked")) == number)
+            node = came(w, f"r{number}")
+            await w.until(lambda node=node: w.leader._board.asked == 0 and node.workers)
+            node.die()
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert len(asked(w)) >= 4
+
+
+def test_jobs_that_have_helped_a_script_are_asked_for_again_and_again(world, virtual, monkeypatch):
+    """Its own checkpoints tell that (`checkpoint.watch`)."""
+    watched = {"enabled": False, "watch": "ckpt/*"}
+    w = replacing(world, monkeypatch, work=Work(kind="script", target="train.py"), checkpoint=watched)
+    folder = w.paths.root / "ckpt"
+    folder.mkdir()
+
+    class Saves(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            for save in range(30):
+                await asyncio.sleep(20)
+                (folder / f"{self.round}-{save}").write_text("")
+            self.node.exited(self, 0, None)
+
+    w.worker_class = Saves
+
+    async def script():
+        await w.until(lambda: len(sizes(w)) == 1 and w.nodes[1].workers)
+        w.nodes[1].die()
         for number in range(1, 6):
             await w.until(lambda number=number: len(w.events("replacement_asked")) == number)
             node = came(w, f"r{number}")

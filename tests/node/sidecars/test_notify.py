@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from harness import submit
 
-from launcher.node.sidecars.notify import Notifier
+from launcher.node.sidecars import notify
+from launcher.node.sidecars.notify import Notifier, send_end
 from launcher.run.spec import RunSpec, Work
 
 
@@ -74,6 +75,18 @@ def test_a_wanted_kind_is_delivered(server):
 
     assert [] == warnings
     assert [("demo-1", "Rank 5 ran out of memory.")] == [(x["title"], x["message"]) for x in letters]
+
+
+def test_an_end_without_a_leader_is_delivered(server, monkeypatch):
+    """It is there when this returns: the batch script's last process ends then."""
+    pytest.importorskip("apprise")
+    monkeypatch.setattr(notify, "_END_S", 120.0)
+    port, letters = server
+    wants = spec(urls=["HOOK", "UNSET"], on=["cancelled"])
+
+    send_end(wants, {"HOOK": f"json://127.0.0.1:{port}/x"}, "cancelled", "The job was cancelled.")
+
+    assert [("demo-1", "The job was cancelled.")] == [(x["title"], x["message"]) for x in letters]
 
 
 def test_a_sentence_is_text_in_a_mail():
