@@ -6,12 +6,15 @@ entered at its beginning only (a look behind), and ends at a character that begi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 REDACTED = "<redacted>"
 _SHORTEST = 4
+_SHORTEST_LINE = 8
 _WORD = (
     r"(?:(?:api|access|private|encryption|signing|account|openai)[_-]?key|secrets?(?:[_-]?key)?|token|passw(?:or)?ds?|passphrase"
     r"|credentials?|jwt|(?:db|my|mysql|pg|postgres|redis|smtp|mail|admin|root|user|ftp|proxy)[_-](?:pass|pwd)|(?:gh|github|gitlab)[_-]pat)"
@@ -62,17 +65,29 @@ def holds_secret(text: str) -> bool:
     return bool(_TOKEN.search(text) or _JWT.search(text) or _PASSWORD_IN_URL.search(text))
 
 
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
+def redact(text: str, secrets: Iterable[str] = (), *, most: int | None = None) -> str:
     """Replace ``secrets``, and what looks like a secret: assigned to a telling name, in an address, of a known form.
 
-    Of ``secrets``, those of fewer than 4 characters stay: they occur in ordinary words.
+    Of ``secrets``, those of fewer than 4 characters stay: they occur in ordinary words. ``most``: characters of the result that
+    are returned. Who cuts a text before leaves parts of secrets in it, which nothing finds.
     """
-    for secret in sorted((s for s in secrets if len(s) >= _SHORTEST), key=len, reverse=True):
-        text = text.replace(secret, REDACTED)
+    for form in _forms(tuple(secrets)):
+        text = text.replace(form, REDACTED)
+    text = text[: most and 2 * most]  # the patterns take a second for some megabytes
     text = _without_values(_without_values(text, _SET, _tells), _OPTION, secret_name)
     text = _IN_URL.sub(f"://{REDACTED}@", text)
     text = _SIGNED.sub(rf"\g<before>{REDACTED}", _HEADER.sub(rf"\g<before>{REDACTED}", text))
-    return _TOKEN.sub(REDACTED, _JWT.sub(rf"\g<before>{REDACTED}", text))
+    return _TOKEN.sub(REDACTED, _JWT.sub(rf"\g<before>{REDACTED}", text))[:most]
+
+
+@lru_cache(maxsize=4)  # a message has many texts
+def _forms(secrets: tuple[str, ...]) -> list[str]:
+    """Return the texts that show ``secrets``, the longest first: each as it is, as Python and JSON quote it, and its longer lines."""
+    shown = {part for secret in secrets if len(part := secret.strip()) >= _SHORTEST}
+    shown |= {part for secret in shown for line in secret.splitlines() if len(part := line.strip()) >= _SHORTEST_LINE}
+    # Python's quotes depend on those of the whole text that it shows: with both kinds in it, it escapes one.
+    quoted = {q for s in shown for q in (repr(s)[1:-1], repr(f'"{s}')[2:-1], json.dumps(s)[1:-1])}
+    return sorted(shown | quoted, key=len, reverse=True)
 
 
 def redact_texts(value: Any, secrets: Sequence[str] = ()) -> Any:

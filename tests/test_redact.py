@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 
@@ -76,6 +78,39 @@ def test_known_values_are_taken_out_the_longest_first() -> None:
     text = redact("GET https://ann:hunter22@host/x?k=abcd1234&s=abcd failed", ["abcd", "abcd1234", "x", ""])
 
     assert text == "GET https://<redacted>@host/x?k=<redacted>&s=<redacted> failed"
+
+
+PASSWORD = """pa'ss\\w0rd"xyz99"""
+KEY = "-----BEGIN KEY-----\n" + "\n".join(f"line{n:02d}abcdefgh" for n in range(40)) + "\n-----END KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "shown", [repr, json.dumps, lambda s: repr([s]), lambda s: repr(f"x'{s}"), lambda s: repr(f'x"{s}')]
+)
+@pytest.mark.parametrize("secret", [PASSWORD, "pa'ss99word", 'pa"ss99word', "back\\slash99", KEY], ids=repr)
+def test_a_known_value_is_found_as_python_and_json_quote_it(secret: str, shown: Callable[[str], str]) -> None:
+    """`KeyError` shows the repr of its key, `{x!r}` that of a part, a library JSON: no piece of the value stays."""
+    left = redact(f"cannot open {shown(secret)}", [secret]).replace(REDACTED, "")
+
+    assert not re.search(r"\w{4}\d{2}|99|slash|line|KEY", left), left
+
+
+def test_a_value_of_several_lines_is_found_line_by_line() -> None:
+    """Who logs it puts a prefix before each line, or drops blanks and what is around it; its short lines are ordinary words."""
+    said = "\n".join(f"[rank0]: {line.strip()}" for line in f"{KEY}\n  {KEY}".splitlines() if line) + "\nmain"
+
+    assert set(redact(said, [f"{KEY}\n\n  indented value  \nmain"]).splitlines()) == {f"[rank0]: {REDACTED}", "main"}
+
+
+def test_a_text_is_cut_after_its_secrets_are_gone() -> None:
+    """Wherever the text is cut, no beginning of a secret stays, of a known value or of a known form."""
+    for before in range(60, 101):
+        for secret, known in (("hunter22-hunter22", True), ("ghp_abcdefghijklmnopqrst", False)):
+            text = redact(f"{'x' * before} {secret} and on", [secret] * known, most=100)
+            assert len(text) == 100 or not text.endswith("x")
+            assert "hunter" not in text
+            assert "ghp" not in text
+    assert redact("short", most=100) == "short"
 
 
 def test_names_of_secrets_are_told_from_names_of_settings() -> None:

@@ -13,6 +13,7 @@ from launcher.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
+    from launcher.run.spec import RunSpec
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -39,7 +40,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
         )
     host, spec = _host(read_state(paths.state), rank, paths.id), spec_of(paths)
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
-    env = _environment(paths, spec.variables, spec.python)
+    env = _environment(paths, spec)
     # By its path: -m would look into the code directory first, which may hold a folder called launcher.
     wanted = [*_setup_command(paths), spec.python, str(paths.lib / "launcher" / "node" / "agent" / "shell.py"), *wanted]
     if where.backend == "slurm":
@@ -76,15 +77,14 @@ def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
     raise StateError(f"{run_id} has no rank {rank} now; launcher status {run_id} shows its ranks")
 
 
-def _environment(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:
-    from launcher.run.files import read_object
+def _environment(paths: RunPaths, spec: RunSpec) -> dict[str, str]:
+    """Return what srun gets, and SLURM with it: no variable that is passed by name. The host reads those (`launcher.node.agent.shell`)."""
     from launcher.submission.backends.slurm import python_path
 
     return {
-        **os.environ,
-        **own,
-        **{name: str(value) for name, value in (read_object(paths.passed) or {}).items()},
+        **{name: value for name, value in os.environ.items() if name not in spec.pass_names},
+        **spec.variables,
         "LAUNCHER_RUN_DIR": str(paths.root),
         "PYTHONPATH": python_path(str(paths.lib)),
-        "PATH": os.pathsep.join([os.path.dirname(python) or ".", os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([os.path.dirname(spec.python) or ".", os.environ.get("PATH", os.defpath)]),
     }

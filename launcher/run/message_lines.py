@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from launcher.run.files import NO_JSON
@@ -73,11 +73,13 @@ class MessageReader(Generic[Message]):
 class Channel:
     """The worker's end: blocking, and safe to send on from any thread. A child that the worker forks sends nothing.
 
-    ``sock``: None outside a run, where nothing is sent.
+    ``sock``: None outside a run, where nothing is sent. ``secrets``: values of variables passed by name, as the agent gave them: a
+    script may change its environment. Whoever shortens a text takes them out before.
     """
 
-    def __init__(self, sock: socket.socket | None) -> None:
+    def __init__(self, sock: socket.socket | None, secrets: Sequence[str] = ()) -> None:
         self._sock = sock
+        self.secrets = secrets
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._buffer = bytearray()

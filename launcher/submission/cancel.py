@@ -43,6 +43,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         return Cancelled(f"{paths.id} has ended already: {outcome.get('state')}", over=True)
     where = locate(paths)
     if not where.alive(fresh=True):
+        _forget_passed(paths)
         return Cancelled(f"{paths.id} is not running any more", over=True)
     if where.in_foreign_job and is_hold(paths):
         return _stop_inside(paths, save=save)
@@ -59,6 +60,20 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     if _gone(paths, where, job, waits):
         return Cancelled(f"{paths.id} is cancelled", over=True)
     return Cancelled(f"{paths.id} is being cancelled", over=False)
+
+
+def _forget_passed(paths: RunPaths) -> None:
+    """Remove the variables passed by name of a run that ended where nothing of it could: its job was cancelled in the queue, its host lost.
+
+    A resubmission of this moment has written its own: both do it alone, and SLURM is asked again.
+    """
+    from launcher.submission.folder.run_folder import alone_with
+
+    with contextlib.suppress(LauncherError, OSError):
+        if paths.passed.exists():
+            with alone_with(paths):
+                if not locate(paths).alive(fresh=True):
+                    paths.passed.unlink(missing_ok=True)
 
 
 def _stop_rerun(hold: RunPaths, paths: RunPaths, *, save: bool) -> Cancelled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import alone, left_behind, put_left_back, replacing
+from launcher.submission.folder.run_folder import alone_with, left_behind, put_left_back, replacing
 from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
@@ -208,16 +208,8 @@ def _refuse_hold(paths: RunPaths) -> None:
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     _refuse_hold(paths)
-    with _alone(paths):
+    with alone_with(paths):
         return _resubmit(paths, how)
-
-
-@contextlib.contextmanager
-def _alone(paths: RunPaths) -> Iterator[None]:
-    """Let one command at a time resubmit the run, or points of its sweep. Raises as `alone`."""
-    above = paths.root.parent
-    with alone(above if index.is_sweep(above) else paths.root):
-        yield
 
 
 def _resubmit(paths: RunPaths, how: Again) -> Submitted:
@@ -300,7 +292,7 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
     _refuse_hold(paths)
     if left_behind(paths):
-        with _alone(paths), make_folder.writing(paths.root):
+        with alone_with(paths), make_folder.writing(paths.root):
             put_left_back([paths])
     step = choose_step(paths, how.step)
     if step is None:

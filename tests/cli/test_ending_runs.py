@@ -18,6 +18,7 @@ from launcher.run import event_lines, index
 from launcher.run import state as state_files
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
+from launcher.submission.folder.run_folder import alone_with
 
 
 class Site:
@@ -147,6 +148,24 @@ def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.Capture
     site.queue.write_text(squeue_line("42", "COMPLETING"))
     assert end(site.paths, capsys) == f"{site.paths.id} has ended already: completed"
     assert (site.asked.read_text(), site.request()) == ("", None)
+
+
+@both
+def test_a_run_that_nobody_could_end_loses_its_passed_values(
+    site: Site, end: End, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without an outcome, as after a plain scancel of a waiting job: but not while it is being resubmitted, or SLURM is silent."""
+    site.paths.passed.write_text('{"TOKEN": "hunter2"}')
+    site.command("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    end(site.paths, capsys)
+    site.command("squeue", "true")
+    with alone_with(site.paths):
+        end(site.paths, capsys)
+    kept = site.paths.passed.exists()
+
+    assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
+    assert (kept, site.paths.passed.exists()) == (True, False)
+    assert read_outcome(site.paths.outcome) is None
 
 
 @both

@@ -21,6 +21,7 @@ from launcher.errors import RunDirError
 from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
+from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import liveness
 from launcher.submission.folder.run_folder import alone
@@ -415,6 +416,31 @@ def test_a_shell_of_a_rank_that_is_not_there_is_refused_without_slurm_too(
 
     assert main(["shell", "--rank", "9", "k7f", "true"]) == 16
     assert "net-1121-0842-k7f has no rank 9 now" in capsys.readouterr().err
+
+
+def test_slurm_sees_no_passed_value_of_a_shell(runs: Path) -> None:
+    """Neither that of passed.json nor the caller's own is in srun's environment; the command has the one of the run."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    fake = runs.parent / "fake"
+    (fake / "queue").write_text(squeue_line("42", "RUNNING"))
+    (fake / "srun").write_text('#!/bin/bash\nenv > "$FAKE/seen"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+    (fake / "srun").chmod(0o755)
+    spec = RunSpec(
+        id=paths.id, name="net", run_dir=str(paths.root), work=Work(kind="script", target="x.py"), batch="slurm", nodes=1, tasks_per_node=1,
+        timeout_min=5, backend="gloo", python=sys.executable, pass_names=["TOKEN"], variables={"COLOUR": "teal"},
+    )  # fmt: skip
+    spec.write(paths.spec)
+    paths.passed.write_text('{"TOKEN": "hunter22"}')
+    paths.lib.mkdir()
+    (paths.lib / "launcher").symlink_to(Path(clean.__file__).parents[1])
+    line = [sys.executable, "-m", "launcher", "shell", "k7f", "sh", "-c", "echo $TOKEN $COLOUR"]
+    done = subprocess.run(line, env={**os.environ, "TOKEN": "mine4567"}, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "hunter22 teal\n", done.stderr
+    seen = (fake / "seen").read_text()
+    assert "COLOUR=teal" in seen
+    assert "hunter22" not in seen
+    assert "mine4567" not in seen
 
 
 @pytest.mark.parametrize("words", [["shell", "k7f", "true"], ["rerun", "k7f"]], ids=" ".join)

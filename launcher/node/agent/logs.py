@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.opening import open_regular, open_to_append
+from launcher.redact import redact
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import users_lines
 
@@ -27,16 +29,18 @@ def open_log(path: Path, *, share: str) -> int:
     return open_to_append(path, 0o640 if group else 0o600)
 
 
-def last_lines(path: Path, offset: int = 0) -> list[str]:
-    """Return the user's last lines of ``path`` beyond ``offset`` bytes; none when it cannot be read."""
+def last_lines(path: Path, offset: int = 0, secrets: Sequence[str] = ()) -> list[str]:
+    """Return the user's last lines of ``path`` beyond ``offset`` bytes, without ``secrets``; none when it cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb") as f:
-            size = f.seek(0, os.SEEK_END)
-            f.seek(max(offset, size - _TAIL_BYTES))
+            start = max(offset, f.seek(0, os.SEEK_END) - _TAIL_BYTES)
+            f.seek(start)
             text = f.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return []
-    lines = [line.rstrip()[:_LINE_CHARS] for line in text.splitlines() if line.strip()]
+    if start > offset:
+        text = "".join(text.splitlines(keepends=True)[1:])  # the rest of a line: half of a secret would not be found
+    lines = [line.rstrip()[:_LINE_CHARS] for line in redact(text, secrets).splitlines() if line.strip()]
     return users_lines(lines)[-_TAIL_LINES:]
 
 

@@ -1,5 +1,6 @@
 """Runs the command of `launcher shell` on a node, and ends it when the allocation ends, so that nothing waits for it.
 
+The variables passed by name are read here, from the run's folder: in srun's environment SLURM would see them.
 An interactive shell ignores TERM: SLURM would kill it only KillWait later, and a requeued job whose last process ends after
 its StartTime waits two minutes more.
 """
@@ -7,11 +8,13 @@ its StartTime waits two minutes more.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,7 +28,12 @@ def main(words: Sequence[str]) -> int:
         # These are for the command. A handler, since exec passes ignored signals on.
         signal.signal(number, lambda *_: None)
     try:
-        child = subprocess.Popen(list(words))
+        passed = _passed()
+    except OSError as error:
+        print(f"launcher shell: {error.filename} cannot be read: {error.strerror}", file=sys.stderr)
+        return 126
+    try:
+        child = subprocess.Popen(list(words), env={**os.environ, **passed})
     except OSError as error:
         print(f"launcher shell: {words[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -41,6 +49,15 @@ def main(words: Sequence[str]) -> int:
         signal.signal(number, end)
     code = child.wait()
     return 128 - code if code < 0 else code
+
+
+def _passed() -> dict[str, str]:
+    """Return the variables passed by name. Raises OSError."""
+    from launcher.run.asking import load_object
+    from launcher.run.paths import RunPaths
+
+    paths = RunPaths(Path(os.environ["LAUNCHER_RUN_DIR"]))
+    return {name: str(value) for name, value in (load_object(paths.passed, paths.root) or {}).items()}
 
 
 def _end(pid: int) -> None:
@@ -73,4 +90,7 @@ def _send(process: psutil.Process, number: int) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(
+        Path(__file__).absolute().parents[3]
+    )  # the run's lib, whatever PYTHONPATH is after the setup lines
     sys.exit(main(sys.argv[1:]))

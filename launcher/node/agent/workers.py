@@ -234,7 +234,7 @@ class Crew:
             await self._server.signal(worker.key, signal.SIGKILL)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
-        lines = redact_texts([line for line in text.splitlines() if line.strip()][-20:], self._secrets)
+        lines = [line for line in redact(text, self._secrets).splitlines() if line.strip()][-20:]
         self._tell(
             WorkerExit(
                 round=self.round,
@@ -317,8 +317,8 @@ class Crew:
         lines: list[str] = []
         killed_for_memory = False
         if status != 0 and (worker.failed or not by_us):
-            lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), memory.kills()), ([], 0))
-            lines = redact("\n".join(lines), self._secrets).splitlines()
+            tail = partial(logs.last_lines, worker.log, worker.log_start, self._secrets)
+            lines, kills = await _soon(lambda: (tail(), memory.kills()), ([], 0))
             killed_for_memory = not by_us and status == -signal.SIGKILL and kills > self._oom_before
         shutdown = None if by_us else _shutdown_failure(worker, status)
         self._tell(

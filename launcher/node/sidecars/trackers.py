@@ -74,12 +74,14 @@ class TrackerFeed(threading.Thread):
         paths: RunPaths,
         say: Callable[[str], None],
         *,
+        secrets: Iterable[str] = (),
         opened: Callable[[Sink, dict[str, Any]], None] = lambda sink, memory: None,
     ) -> None:
         super().__init__(name=f"tracker-{sink.name}", daemon=True)
         self.sink = sink
         self._paths = paths
         self._say = sink.say = say
+        self._secrets = list(secrets)
         self._opened = opened
         self._file = paths.trackers / f"{sink.name}.json"
         # Not lenient: without its memory the tracker would get a second run.
@@ -113,7 +115,7 @@ class TrackerFeed(threading.Thread):
                 self._tell(f"tracker {self.sink.name} is not used: it is not installed here ({extra}): {error}")
                 return
             except Exception as error:
-                text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                text = (redact(str(error), self._secrets).strip().splitlines() or [type(error).__name__])[0]
                 text = text if len(text) <= 300 else text[:300] + "..."
                 self._tell(f"tracker {self.sink.name} failed and is retried, the run continues: {text}")
             if last:
@@ -290,12 +292,15 @@ def main() -> int:
     os.environ.update({**spec.variables, **passed})
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:
-        return _catch_up(spec, paths, about, passed.values())
+        return _catch_up(spec, paths, about, list(passed.values()))
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # SLURM sends its signals to every process of a step
     os.nice(_NICE)
     leader = _Leader(passed.values())
-    feeds = [TrackerFeed(sink, paths, leader.warn, opened=leader.opened) for sink in make_sinks(spec.trackers, about)]
+    feeds = [
+        TrackerFeed(sink, paths, leader.warn, secrets=passed.values(), opened=leader.opened)
+        for sink in make_sinks(spec.trackers, about)
+    ]
     for feed in feeds:
         feed.start()
     threading.Thread(target=_obey, args=(feeds, leader), daemon=True).start()
@@ -318,7 +323,7 @@ def _obey(feeds: list[TrackerFeed], leader: _Leader) -> None:
     os._exit(0)
 
 
-def _catch_up(spec: RunSpec, paths: RunPaths, about: About, secrets: Iterable[str]) -> int:
+def _catch_up(spec: RunSpec, paths: RunPaths, about: About, secrets: list[str]) -> int:
     outcome = read_outcome(paths.outcome)
     if outcome is None:
         print(f"{paths.root.name} has not ended: its leader still sends its metrics", file=sys.stderr)
@@ -327,7 +332,7 @@ def _catch_up(spec: RunSpec, paths: RunPaths, about: About, secrets: Iterable[st
     def say(text: str) -> None:
         print(redact(text, secrets), file=sys.stderr)
 
-    feeds = [TrackerFeed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
+    feeds = [TrackerFeed(sink, paths, say, secrets=secrets) for sink in make_sinks(spec.trackers, about)]
     for feed in feeds:
         feed.finish(End(str(outcome["state"]), str(outcome.get("reason") or "")))
         feed.start()

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from launcher.errors import StateError
 from launcher.opening import read_whole
 from launcher.redact import redact_words
-from launcher.run import event_lines, events
+from launcher.run import event_lines, events, index
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
@@ -142,6 +142,12 @@ def alone(folder: Path) -> Iterator[None]:
         except OSError:  # a file system without locks
             pass
         yield
+
+
+def alone_with(paths: RunPaths) -> contextlib.AbstractContextManager[None]:
+    """Let one command at a time resubmit the run, or points of its sweep, or remove what is left of it. Raises as `alone`."""
+    above = paths.root.parent
+    return alone(above if index.is_sweep(above) else paths.root)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from traceback import extract_tb, print_exception
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Any
 
 import launcher
 from launcher.errors import CheckpointError
+from launcher.redact import redact
 from launcher.run.error_words import is_lost_collective, is_out_of_shm, kind_of_words, raises
 from launcher.run.event_parts import Frame
 from launcher.run.message_lines import Channel
@@ -41,7 +43,7 @@ _INNER_KINDS = ("cuda_oom", "cuda", "gpu", "host_memory", "shm", "disk_full", "t
 
 def report(channel: Channel, error: BaseException, step: int | None) -> None:
     """Tell the leader first, then the log, at once: the agent may end this process as soon as a peer fails, too."""
-    channel.send(WorkerFailure(step=step, **describe_error(error)))
+    channel.send(WorkerFailure(step=step, **describe_error(error, channel.secrets)))
     error = error.with_traceback(user_traceback(error))
     with contextlib.suppress(OSError, ValueError):  # the script may have closed its standard error
         _show(error)
@@ -59,16 +61,19 @@ def _show(error: BaseException) -> None:
         print_exception(error)
 
 
-def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return the values of a ``failed`` message: those of `launcher.run.event_parts.Cause`, and ``victim``."""
+def describe_error(error: BaseException, secrets: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the values of a ``failed`` message: those of `launcher.run.event_parts.Cause`, and ``victim``.
+
+    No text that is shortened here holds ``secrets``; the agent takes them out of the others.
+    """
     name, message, frames = _told(error)
     return {
         "exception": name,
-        "message": message[:MOST_CHARS],
+        "message": redact(message, secrets, most=MOST_CHARS),
         "frames": _chosen(frames),
         "kind": _kind(error),
         "victim": _is_victim(error),
-        "caused_by": [_line(one) for one in _related(error)][:_MOST_CAUSES],
+        "caused_by": [_line(one, secrets) for one in itertools.islice(_related(error), _MOST_CAUSES)],
         "exit_code": exit_code(error) if isinstance(error, SystemExit) else None,
     }
 
@@ -199,11 +204,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
-def _line(error: BaseException) -> str:
+def _line(error: BaseException, secrets: Sequence[str]) -> str:
     """``KeyError: 'cat' (data.py:12)``."""
     name, message, every = _told(error)
     frames = _chosen(every)
-    first = message.strip().splitlines()[:1]
+    first = redact(message, secrets, most=MOST_CHARS).strip().splitlines()[:1]
     place = f" ({Path(frames[0].file).name}:{frames[0].line})" if frames else ""
     return f"{': '.join([name, *first])[:300]}{place}"
 

@@ -56,6 +56,8 @@ def here() -> WorkerPlace:
     paths = RunPaths(Path(root)) if fd is not None and root is not None else None
     if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
         os.set_inheritable(int(fd), False)
+    spec = RunSpec.read(paths.spec) if paths else _NO_RUN
+    secrets = [value for name in spec.pass_names if (value := environ.get(name))]
     return WorkerPlace(
         rank=int(environ.get("RANK", 0)),
         local_rank=int(environ.get("LOCAL_RANK", 0)),
@@ -64,7 +66,7 @@ def here() -> WorkerPlace:
         round_=int(environ.get("LAUNCHER_ROUND", 0)),
         resume_path=Path(resume_path) if resume_path else None,
         resume_step=int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0),
-        spec=RunSpec.read(paths.spec) if paths else _NO_RUN,
+        spec=spec,
         paths=paths,
-        channel=Channel(socket.socket(fileno=int(fd)) if fd else None),
+        channel=Channel(socket.socket(fileno=int(fd)) if fd else None, secrets),
     )

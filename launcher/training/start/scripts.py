@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import CodeError
+from launcher.redact import redact
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerFailure, WorkerOver, WorkerPhase
 from launcher.run.paths import RunPaths
@@ -68,7 +69,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         if said:
             print(said, file=sys.stderr)
         if code:  # told now: exit functions may wait for ranks that are still at work
-            message = said[: failure.MOST_CHARS]
+            message = redact(said, channel.secrets, most=failure.MOST_CHARS)
             channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=message))
         return code
     except (Rehearsed, StopTraining):

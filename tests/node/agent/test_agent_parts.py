@@ -223,6 +223,19 @@ def test_the_last_lines_of_this_round(tmp_path: Path) -> None:
     assert logs.last_lines(tmp_path / "none") == []
 
 
+def test_the_last_lines_hold_no_part_of_a_secret(tmp_path: Path) -> None:
+    """Secrets are taken out of the whole tail: before lines are cut, blank ones dropped, the last 30 chosen; half a first line goes."""
+    key = "\n".join(["begin-of-key  ", "", *(f"line{n:02d}-of-key" for n in range(42))])
+    log = tmp_path / "rank.log"
+    log.write_text("opened: 'hunter22-hunter22'\n" + "y" * (65536 - 15) + "\nlast\n")
+    assert logs.last_lines(log, secrets=["hunter22-hunter22"]) == ["y" * 2000, "last"]
+
+    log.write_text(f"{'z' * 1990} hunter22-hunter22\n{key}\nlast\n")
+    lines = logs.last_lines(log, secrets=["hunter22-hunter22", key])
+
+    assert lines == [f"{'z' * 1990} <redacted", "<redacted>", "last"]
+
+
 class FoundGpus(Gpus):
     """So many devices, with these faults."""
 

@@ -1,12 +1,20 @@
-"""`launcher.node.agent.shell`: the command of `launcher shell` ends with its allocation, and its exit code is told."""
+"""`launcher.node.agent.shell`: the command of `launcher shell` ends with its allocation, and its exit code is told.
+
+It gets what is passed by name from the run's folder.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import launcher
 
 
 @pytest.mark.parametrize(
@@ -17,10 +25,11 @@ import pytest
         ("trap '' HUP; echo ready; while :; do sleep 0.05; done", 137),
     ],
 )
-def test_a_command_that_is_ended_has_its_own_exit_code(command: str, code: int) -> None:
+def test_a_command_that_is_ended_has_its_own_exit_code(tmp_path: Path, command: str, code: int) -> None:
     """128 and the signal, or what its own handler says: it was 0, as another call had waited for the process."""
     words = [sys.executable, "-m", "launcher.node.agent.shell", "bash", "-c", f"echo begun; exec 2>&1; {command}"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shell:
+    env = {**os.environ, "LAUNCHER_RUN_DIR": str(tmp_path)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shell:
         assert shell.stdout is not None
         assert shell.stdout.readline() == "begun\n"
         if "ready" in command:
@@ -30,3 +39,29 @@ def test_a_command_that_is_ended_has_its_own_exit_code(command: str, code: int) 
 
     assert shell.returncode == code
     assert "the allocation is ending (SIGTERM): the command is stopped" in said
+
+
+def _shell(run: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in ``run``, by the program's path and with a PYTHONPATH that a setup line has set."""
+    words = [
+        sys.executable,
+        str(Path(launcher.__file__).parent / "node" / "agent" / "shell.py"),
+        "sh",
+        "-c",
+        "echo $TOKEN",
+    ]
+    env = {**os.environ, "LAUNCHER_RUN_DIR": str(run), "PYTHONPATH": "/nowhere", "TOKEN": "before"}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False, cwd=run, timeout=60)
+
+
+def test_a_command_gets_the_variables_that_are_passed_by_name(tmp_path: Path) -> None:
+    """They are read on the node, as agents do; of what cannot be read there is one sentence, and no command without them."""
+    (tmp_path / "passed.json").write_text(json.dumps({"TOKEN": "hunter22"}))
+    given = _shell(tmp_path)
+    (tmp_path / "passed.json").rename(tmp_path / "elsewhere")
+    (tmp_path / "passed.json").symlink_to(tmp_path / "elsewhere")
+    refused = _shell(tmp_path)
+
+    assert (given.stdout, given.stderr) == ("hunter22\n", "")
+    said = f"launcher shell: {tmp_path}/passed.json cannot be read: it is a link\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (126, "", said)

@@ -121,6 +121,23 @@ def test_a_failing_tracker_gets_its_rows_later_and_is_told_once(paths: RunPaths)
     assert ["tracker recorder failed and is retried, the run continues: the server is away"] == said
 
 
+def test_a_long_error_of_a_tracker_tells_no_part_of_a_secret(paths: RunPaths) -> None:
+    """What a tracker's library says is shortened after the passed values are taken out."""
+
+    class Refused(Recorder):
+        def write(self, rows: list[MetricsRow]) -> None:
+            raise RuntimeError("x" * 290 + "hunter22-hunter22" + "y" * 90)
+
+    row(paths, 1)
+    said: list[str] = []
+    one = TrackerFeed(Refused(), paths, said.append, secrets=["hunter22-hunter22"])
+    one.start()
+    one.finish(End("completed"))
+    one.join(LIMIT_S)
+
+    assert [f"tracker recorder failed and is retried, the run continues: {'x' * 290}<redacted>..."] == said
+
+
 def test_the_next_attempt_goes_on_where_this_one_stopped(paths: RunPaths) -> None:
     """The place in the file is kept: a second process sends what is new and nothing again."""
     round_started(paths, 0, 0, None)

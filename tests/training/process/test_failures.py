@@ -321,6 +321,17 @@ def test_notes_of_an_exception_are_told() -> None:
     assert failure.describe_error(error)["message"] == "row 5 is torn"
 
 
+@pytest.mark.parametrize("before", range(280, 302, 3))
+def test_no_part_of_a_secret_is_told_where_a_text_is_shortened(before: int) -> None:
+    """Of a secret across the last character that is told, of the message or of a cause, nothing stays: its beginning cannot be found."""
+    error = ValueError("x" * (before + 3700) + "hunter22-hunter22")
+    error.__cause__ = KeyError("x" * before + "hunter22-hunter22")
+    told = failure.describe_error(error, ["hunter22-hunter22"])
+
+    assert "hunt" not in str(told)
+    assert (len(told["message"]) > 3970, told["caused_by"][0].startswith("KeyError: 'xxx")) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code", "message"),
     [(3, 3, ""), (139, 139, ""), (None, 0, ""), (0, 0, ""), ("no width", 1, "no width")],
@@ -339,6 +350,8 @@ import os, sys
 from launcher.training.process import failure
 
 class Channel:
+    secrets = ()
+
     def send(self, message):
         os.write(1, f"{message.exception}: {message.message}".encode())
 

@@ -136,6 +136,20 @@ def test_exit_codes_are_pythons(tmp_path: Path, text: str, code: int, printed: s
         assert printed in crew.logs()
 
 
+@pytest.mark.parametrize("end", ["sys.exit(text)", "raise ValueError(text)", "raise KeyError(text)"])
+def test_no_part_of_a_passed_value_is_told_of_a_scripts_end(tmp_path: Path, end: str) -> None:
+    """A message is shortened without the values that were passed, also where the script has taken them out of its environment."""
+    passed = {"DB": """pa'ss\\w0rd"xyz99"""}
+    text = f"import os, sys\ntext = 'x' * 3994 + os.environ.pop('DB')\n{end}"
+    script(tmp_path, text)
+    with Crew(spec_of(tmp_path, "train.py", pass_names=["DB"]), 1, environment=passed) as crew:
+        crew.finish()
+        (failed,) = crew.messages("failed")
+
+    assert "xxx" in failed["message"]
+    assert "pa" not in failed["message"]
+
+
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("sys.exit('sorry')", 1), ("1 / 0", 1), ("pass", 0)])
 def test_exit_functions_run_however_a_script_ends(tmp_path: Path, end: str, code: int) -> None:
     """As under python: threads are waited for, then exit functions run; a failure has been told before that."""
