@@ -18,6 +18,7 @@ from launcher.run.spec import RunSpec
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan import around_srun, staging
 from launcher.submission.plan.job_place import JobPlace
+from launcher.submission.plan.node_spec import code_mounts
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -157,8 +158,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:
     """Return what a container must see: the run, and what the run's code links to. Reruns of a hold will lie beside it."""
     own = str(PurePath(place.root).parent) if facts.hold else place.root
-    linked = [f"{facts.code.root}/{name}".rstrip("/") for name in job.code.link]
-    return [own, *(linked if job.code.snapshot else [facts.code.root])]
+    return [own, *code_mounts(job, facts.code.root)]
 
 
 def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
