@@ -113,10 +113,10 @@ def _in_hold(made: SubmissionPlan, hold: RunSpec) -> SubmissionPlan:
     if problems := [*problems, *_of_container(made, hold)]:
         raise ConfigError(problems)
     restart = replace(spec.restart, signal_lead_s=hold.restart.signal_lead_s)
-    nodes = min(spec.nodes, hold.all_nodes)
-    spares = min(spec.spare_nodes, hold.all_nodes - nodes)
+    # A range keeps its upper end: the samples of a step are for so many nodes, on however few it trains.
+    spares = max(0, min(spec.spare_nodes, hold.all_nodes - spec.nodes))
     spec = replace(
-        spec, held_by=hold.id, nodes=nodes, spare_nodes=spares, restart=restart, timeout_min=hold.timeout_min,
+        spec, held_by=hold.id, spare_nodes=spares, restart=restart, timeout_min=hold.timeout_min,
         code_path=list(made.python_path[1:]),
     )  # fmt: skip
     return replace(made, spec=spec)

@@ -56,3 +56,16 @@ def test_its_container_is_the_holds_with_all_that_is_mounted(job: Make, values: 
 def test_without_a_container_links_may_change(job: Make) -> None:
     """They are links in the rerun's own copy of the code."""
     assert rerun(job, held(job), code={"link": ["data"]}).held_by == "hold-lab"
+
+
+@pytest.mark.parametrize(("wanted", "nodes", "spares"), [("2-4", 4, 0), ("2-3", 3, 0), ("1-2", 2, 1), (2, 2, 1)])
+def test_a_range_in_a_smaller_hold_trains_with_the_same_samples_a_step(
+    job: Make, wanted: int | str, nodes: int, spares: int
+) -> None:
+    """The global batch is that of the range's upper end, as where SLURM gives fewer nodes; a resubmit would go on with another."""
+    hold = held(job, resources={"nodes": 3})
+    spec = rerun(job, hold, resources={"nodes": wanted, "spare_nodes": 2})
+
+    assert (spec.nodes, spec.spare_nodes) == (nodes, spares)
+    with pytest.raises(ConfigError, match=r"resources\.nodes: the job asks for 4 nodes, hold-lab has 3"):
+        rerun(job, hold, resources={"nodes": "4-5"})
