@@ -158,6 +158,9 @@ class RunSpec:
     notify: dict[str, Any] = field(default_factory=dict)
     preflight: bool = True
     container: str | None = None
+    container_args: list[str] = field(default_factory=list)
+    mounts: list[str] = field(default_factory=list)
+    """Folders of the code that a container is given besides the run's own."""
     share: Literal["none", "group"] = "none"
     resume: str | None = None
     """A checkpoint to start from when this run has none of its own (``--fork``), absolute."""

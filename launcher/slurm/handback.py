@@ -12,6 +12,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from launcher.frozen import frozen
 from launcher.slurm.commands import Answer, ask
@@ -231,6 +232,7 @@ def replacement(
         "--no-requeue",
         f"--time={minutes}",
         f"--exclude={','.join(exclude)}",
+        *_begins_now(script),
         *extra,
     ]
     return _submitted(ask("sbatch", "--parsable", *options, script, *words, environ=without_slurm(environ)))
@@ -267,7 +269,7 @@ def continuation(
         return Done(False, "squeue does not answer")
     if found:
         return Done(True, job_id=found)
-    words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *extra, script]
+    words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *_begins_now(script), *extra, script]
     return _submitted(ask(*words, environ=without_slurm(environ)))
 
 
@@ -279,6 +281,24 @@ def queued_after(job_id: str, name: str) -> str | None:
     if not answer.ok:
         return None
     return next((job for job, what, called in table_rows(answer.out, 3) if called == name and waits.search(what)), "")
+
+
+def _begins_now(script: str) -> list[str]:
+    """Return what takes back a ``--begin`` of the script: it was meant for the run's first job, and may be relative (now+6hours)."""
+    return ["--begin=now"] if _says(script, "begin") else []
+
+
+def is_held(script: str) -> bool:
+    """Return whether jobs of this script are held until they are released: sbatch has no option that takes that back."""
+    return _says(script, "hold")
+
+
+def _says(script: str, option: str) -> bool:
+    try:
+        text = Path(script).read_text(errors="replace")
+    except OSError:  # sbatch will say it
+        return False
+    return bool(re.search(rf"^#SBATCH --{option}\b", text, re.MULTILINE))
 
 
 def _submitted(answer: Answer) -> Done:

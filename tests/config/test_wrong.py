@@ -459,6 +459,13 @@ ROWS: dict[str, Row] = {
             "(resources.timeout_min: 1440)"
         ],
     ),
+    "an attempt longer than all may take": Row(
+        'script: train.py\nresources: {timeout_min: "14-00:00:00"}\n',
+        [
+            "job.yaml:2:26: resources.timeout_min: is more than restart.max_total_hours, the limit of all attempts (168 h); "
+            "set that key, too"
+        ],
+    ),
     "bounds the wrong way round": Row(
         "script: train.py\ncheckpoint: {min_interval_min: 40}\n",
         ["job.yaml:2:32: checkpoint.min_interval_min: min_interval_min (40) must not exceed max_interval_min (30)"],

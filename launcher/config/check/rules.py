@@ -221,11 +221,16 @@ def signal_within_limit(job: Job, values: Values) -> Problems:
 
 @rule("resources.timeout_min", "restart.max_total_hours")
 def total_holds_one_attempt(job: Job, values: Values) -> Problems:
-    """The limit of all attempts is not below that of one."""
+    """The limit of all attempts is not below that of one: the run would end failed in the middle of it."""
     total, limit = job.restart.max_total_hours, job.resources.timeout_min
-    if is_set(values, "restart.max_total_hours") and total * 60 < limit:
+    if total * 60 >= limit:
+        return
+    if is_set(values, "restart.max_total_hours"):
         said = f"{total:g} h for all attempts is less than the limit of one (resources.timeout_min: {limit})"
         yield Problem("restart.max_total_hours", said, "value")
+    else:
+        said = f"is more than restart.max_total_hours, the limit of all attempts ({total:g} h); set that key, too"
+        yield Problem("resources.timeout_min", said, "value")
 
 
 @rule("checkpoint")

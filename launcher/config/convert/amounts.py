@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from launcher.config.convert.directives import node_range, smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch
 from launcher.config.document.clock_times import minutes
+from launcher.config.document.schema import Restart
 
 
 @dataclass
@@ -137,6 +139,7 @@ def put_time_limit(draft: Draft, text: str) -> None:
     """Convert ``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
     if found := re.fullmatch(r"(\d{1,9}):(\d{1,9})", text):
         draft.put("resources.timeout_min", max(int(found[1]) + (int(found[2]) > 0), 1))
+        put_total(draft)
         return
     try:
         value = minutes(text)
@@ -148,3 +151,12 @@ def put_time_limit(draft: Draft, text: str) -> None:
         draft.put("resources.timeout_min", int(text))
     else:
         draft.put("resources.timeout_min", text, f"{value} minutes")
+    put_total(draft)
+
+
+def put_total(draft: Draft) -> None:
+    """Set the limit of all attempts where the time limit of one is above its default."""
+    with contextlib.suppress(ValueError):
+        limit_min = minutes(draft.values.get("resources.timeout_min"))
+        if isinstance(limit_min, int) and limit_min > Restart().max_total_hours * 60:
+            draft.put("restart.max_total_hours", math.ceil(limit_min / 60), "of all attempts together")

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from launcher.config.check.rules import OWNED_OPTIONS
-from launcher.config.convert.amounts import Amounts, put_memory, put_time_limit, read_gpus
+from launcher.config.convert.amounts import Amounts, put_memory, put_time_limit, put_total, read_gpus
 from launcher.config.convert.directives import long_name, smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.slurm_keys import UNCONVERTED
@@ -67,6 +67,7 @@ def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
             draft.item("slurm.extra", key.replace("_", "-"), str(value))
         elif isinstance(value, int) and value != (smallest_count(str(known.get("gpus_per_node"))) or 1):
             draft.put("resources.tasks_per_node", value)
+    put_total(draft)
     _put_per_gpu(draft, given)
     for name, value in _mapping(given.get("additional_parameters")).items():
         _put_additional(draft, name, value)

@@ -247,7 +247,8 @@ class SlurmAllocation(Allocation):
                 raise NotAnsweredError(f"scancel of the continuation job: {done.why}") from None
             raise
         handback.move_dependents(self._job.own_id, new)
-        if self._spec.restart.queue_early and not (done := handback.release(new)).ok:
+        held = self._spec.restart.queue_early or handback.is_held(str(self._paths.sbatch))
+        if held and not (done := handback.release(new)).ok:
             if done.forbidden:  # an administrator holds it
                 handback.cancel(new)
                 raise SiteError(f"scontrol release of the continuation job: {done.why}")
@@ -275,6 +276,8 @@ class SlurmAllocation(Allocation):
         )  # fmt: skip
         if not done.ok:
             raise SiteError(done.why)
+        if handback.is_held(str(self._paths.sbatch)):
+            handback.release(done.job_id)
         return done.job_id
 
     def time_left_s(self, job_id: str, signal: str) -> float | None:

@@ -16,7 +16,7 @@ from launcher.errors import InterpreterError
 from launcher.redact import secret_name
 from launcher.submission.facts.facts import Interpreter
 
-_NAMES = ("torch", "submitit", "psutil", "numpy")
+_NAMES = ("torch", "submitit", "psutil", "numpy", "tensorboard", "mlflow", "wandb", "apprise")
 # What starting a Python can need, one of a module (EasyBuild) or a wrapper (pyenv) included: it is a stranger to all else here.
 _NEEDED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|LANG|LC_\w+|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|PYTHON\w*|"

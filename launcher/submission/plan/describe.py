@@ -127,7 +127,7 @@ def plan_warnings(spec: RunSpec, facts: Facts, partition: str | None) -> tuple[s
         stranger,
         itself,
         *_of_code(spec, facts),
-        *_of_environment(facts),
+        *_of_environment(spec, facts),
         *_of_site(spec, facts, partition),
         *links,
         *staging.warnings(facts),
@@ -180,15 +180,21 @@ def _minor(version: str) -> int:
     return whole_number(parts[1]) or 0 if len(parts) > 1 else 0
 
 
-def _of_environment(facts: Facts) -> Iterator[str]:
+def _of_environment(spec: RunSpec, facts: Facts) -> Iterator[str]:
     for name in facts.unset_pass:
         yield f"{name} is not set, but environment.pass or notify.urls names it; export it before you submit"
     if facts.sbatch_variables:
         yield f"in sbatch, your environment overrides the job: unset {', '.join(facts.sbatch_variables)} if you do not mean that"
     if facts.debug_detail:
         yield "TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"
-    if facts.interpreter.checked and "numpy" not in facts.interpreter.packages:
+    if not facts.interpreter.checked:
+        return
+    if "numpy" not in facts.interpreter.packages:
         yield "numpy is not installed beside torch: torch warns at every start"
+    wanted = [(f"trackers.{name}", name, name) for name in spec.trackers]
+    for key, package, extra in [*wanted, *([("notify", "apprise", "notify")] if spec.notify else [])]:
+        if package not in facts.interpreter.packages:
+            yield f"{key} does nothing: {package} is not installed beside torch; there: pip install 'ddp-launcher[{extra}]'"
 
 
 def _of_site(spec: RunSpec, facts: Facts, partition: str | None) -> Iterator[str]:

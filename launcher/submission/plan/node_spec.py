@@ -24,14 +24,15 @@ SECTIONS = ("", "resources", "distributed")
 DERIVED = {
     "resources.nodes": "least_nodes", "task": "work", "function": "work", "script": "work", "args": "work", "params": "work",
     "environment.variables": "variables", "environment.pass_": "pass_names", "environment.python": "python", "environment.setup": "setup",
-    "environment.container": "container", "notify.urls": "notify", "notify.on": "notify",
+    "environment.container": "container", "environment.container_args": "container_args", "code.link": "mounts",
+    "notify.urls": "notify", "notify.on": "notify",
     "trackers.tensorboard": "trackers", "trackers.mlflow": "trackers", "trackers.wandb": "trackers",
 }  # fmt: skip
 """Keys of the job that reach the nodes in another form: the field of `RunSpec` that holds each."""
 OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load", "attempt_base",
        "stop_after_steps", "kill_at", "code_path", "hold", "held_by")  # fmt: skip
 """Fields of `RunSpec` that no key of the job sets."""
-COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.container_args", "environment.stage")
+COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.stage")
 """Keys and sections that the nodes do not need."""
 
 
@@ -65,10 +66,17 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "trackers": _trackers(job, loaded.name),
         "notify": {"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
         "hold": facts.hold,
-        "container": facts.image or job.environment.container,
+        "container": (image := facts.image or job.environment.container),
+        "container_args": list(job.environment.container_args) if image else [],
+        "mounts": code_mounts(job, facts.code.root) if image else [],
         "after": [asdict(one) for one in facts.after],
     }
     return RunSpec(**values)
+
+
+def code_mounts(job: Job, root: str) -> list[str]:
+    """Return what a container must see of the code in ``root``: all of it, or what the run's copy links to."""
+    return [PurePath(root, name).as_posix() for name in job.code.link] if job.code.snapshot else [root]
 
 
 def _same(spec: Any, section: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def plan(
         base_dir=str(loaded.base_dir),
         warnings=tuple(map(redact, describe.plan_warnings(spec, facts, job.slurm.partition))),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
-        gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
+        gpu_hours_max=_hours(spec, spec.restart.max_total_hours),
         runs_dir=facts.runs_dir,
         interpreter=facts.interpreter,
         max_code_mb=job.code.max_mb,

@@ -18,6 +18,7 @@ from launcher.run.spec import RunSpec
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan import around_srun, staging
 from launcher.submission.plan.job_place import JobPlace
+from launcher.submission.plan.node_spec import code_mounts
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -110,10 +111,35 @@ def _dependency(given: str | None, after: Sequence[Predecessor]) -> str | None:
     return ",".join(parts) or None
 
 
-def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
-    for word in job.slurm.srun_args:
-        if word.startswith("--dist") or (word.startswith("-m") and not word.startswith("--")):
+_STEP = {
+    **dict.fromkeys(
+        ("error", "input", "kill-on-bad-exit", "multi-prog", "no-kill", "output", "overlap", "wait", "-K", "-W", "-e", "-i", "-k", "-o"), ""
+    ),
+    "container-image": "environment.container",
+    "container-mounts": "environment.container_args",
+    **dict.fromkeys(("cpus-per-task", "-c"), "resources.cpus_per_task"),
+    **dict.fromkeys(("exclude", "-x"), "slurm.exclude"),
+    "export": "environment.pass or environment.variables",
+    **dict.fromkeys(("nodelist", "-w"), "slurm.nodelist"),
+    **dict.fromkeys(("nodes", "-N"), "resources.nodes"),
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "tasks-per-node", "-n"), "resources.tasks_per_node"),
+}  # fmt: skip
+"""Options of srun that make the step what the launcher needs, one agent a node, and the key to set instead ("" for none)."""
+
+
+def _refuse_owned(words: Sequence[str]) -> None:
+    """Refuse options that srun would take from the user and not from the launcher. Raises ConfigError."""
+    for word in words:
+        option = word[2:].partition("=")[0] if word.startswith("--") else word[:2]
+        if option.startswith(("dist", "-m")):
             raise ConfigError(f"slurm.srun_args: {word} would number the tasks otherwise than the nodes; remove it")
+        if (instead := _STEP.get(option)) is not None:
+            said = f"set {instead} instead of" if instead else "the launcher alone decides about this option; remove"
+            raise ConfigError(f"slurm.srun_args: {said} {word}")
+
+
+def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
+    _refuse_owned(job.slurm.srun_args)
     args = [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
@@ -157,8 +183,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:
     """Return what a container must see: the run, and what the run's code links to. Reruns of a hold will lie beside it."""
     own = str(PurePath(place.root).parent) if facts.hold else place.root
-    linked = [f"{facts.code.root}/{name}".rstrip("/") for name in job.code.link]
-    return [own, *(linked if job.code.snapshot else [facts.code.root])]
+    return [own, *code_mounts(job, facts.code.root)]
 
 
 def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def _likely(rehearsal: Rehearsal) -> str:
 
 
 def _quiet(loaded: LoadedJob, stage: Stage) -> tuple[LoadedJob, list[str]]:
-    """Return the job in the shape that the stage has room for, without trackers and notifications; and notes on the shape."""
+    """Return the job in the shape that the stage has room for, without trackers, notifications and further jobs; and notes on the shape."""
     job = loaded.job
     resources, notes = stage.fit(job.resources)
     gloo = not resources.gpus_per_node and job.distributed.backend == "nccl"
@@ -181,7 +181,7 @@ def _quiet(loaded: LoadedJob, stage: Stage) -> tuple[LoadedJob, list[str]]:
         after=None,
         trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None),
         notify=replace(job.notify, urls=[]),
-        restart=replace(job.restart, requeue=False),
+        restart=replace(job.restart, requeue=False, queue_early=False),
     )
     return replace(loaded, job=quiet), notes
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE
@@ -109,18 +110,30 @@ def _in_hold(made: SubmissionPlan, hold: RunSpec) -> SubmissionPlan:
         problems.append(
             f"environment.setup: {where} has run other lines, and only lines behind those can be added: take a new hold"
         )
-    if spec.container != hold.container:
-        problems.append(f"environment.container: {where} is in {hold.container or 'no container'}: take a new hold")
-    if problems:
+    if problems := [*problems, *_of_container(made, hold)]:
         raise ConfigError(problems)
     restart = replace(spec.restart, signal_lead_s=hold.restart.signal_lead_s)
-    nodes = min(spec.nodes, hold.all_nodes)
-    spares = min(spec.spare_nodes, hold.all_nodes - nodes)
+    # A range keeps its upper end: the samples of a step are for so many nodes, on however few it trains.
+    spares = max(0, min(spec.spare_nodes, hold.all_nodes - spec.nodes))
     spec = replace(
-        spec, held_by=hold.id, nodes=nodes, spare_nodes=spares, restart=restart, timeout_min=hold.timeout_min,
+        spec, held_by=hold.id, spare_nodes=spares, restart=restart, timeout_min=hold.timeout_min,
         code_path=list(made.python_path[1:]),
     )  # fmt: skip
     return replace(made, spec=spec)
+
+
+def _of_container(made: SubmissionPlan, hold: RunSpec) -> Iterator[str]:
+    """Yield what the job wants of a container that the hold's agents are not in: they stay in theirs."""
+    spec, where = made.spec, hold.id
+    if spec.container != hold.container:
+        yield f"environment.container: {where} is in {hold.container or 'no container'}: take a new hold"
+    elif spec.container:
+        if spec.container_args != hold.container_args:
+            yield f"environment.container_args: the container of {where} was started with others: take a new hold"
+        for path in spec.mounts:
+            if not any(PurePath(path).is_relative_to(mounted) for mounted in hold.mounts):
+                key = "code.link" if made.snapshot else "code.snapshot"
+                yield f"{key}: {path} is not mounted in the container of {where}: take a new hold"
 
 
 def _write(made: SubmissionPlan, hold: RunPaths, argv: Sequence[str]) -> None:

@@ -406,6 +406,14 @@ def test_a_directive_without_a_key_is_noted(directive: str) -> None:
     loads("python t.py", directive)
 
 
+@pytest.mark.parametrize("limit", ["14-00:00:00", "20160", "20160:00"])
+def test_a_time_limit_above_the_total_sets_the_total(limit: str) -> None:
+    """The limit of all attempts would end the run in the middle of its first one."""
+    assert made_of("python t.py", f"--time={limit}")[0]["restart"] == {"max_total_hours": 336}
+    loads("python t.py", f"--time={limit}")
+    assert "max_total_hours: 336" in convert("{nodes: 2, tasks_per_node: 1, timeout_min: 20160}", "x.yaml")
+
+
 def test_variables_of_a_directive_reach_the_workers() -> None:
     """``--export=ALL,NAME,NAME=value`` has keys: environment.pass and environment.variables."""
     data, notes = made_of("python t.py", "--export=ALL,A=b,N")

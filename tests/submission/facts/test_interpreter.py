@@ -68,3 +68,14 @@ def test_a_package_that_is_noted_twice_is_told_once(tmp_path: Path) -> None:
     }
 
     assert seen(tmp_path, files) == [("my-lab", f"{tmp_path}/project")]
+
+
+def test_packages_of_trackers_and_notifications_are_asked_for(tmp_path: Path) -> None:
+    """A plan warns of those that a job needs and its Python has not."""
+    python, names = tmp_path / "python", ("tensorboard", "mlflow", "wandb", "apprise")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    for name in names:
+        (tmp_path / f"{name}.py").touch()
+
+    assert set(names) <= set(interpreter.ask_interpreter(str(python), "test", os.environ).packages)

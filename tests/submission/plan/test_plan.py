@@ -300,3 +300,22 @@ def test_a_script_is_told_of_a_timeout_that_is_not_its_own(job: Make) -> None:
     for minutes, warned in ((5, True), (30, False)):
         made = plan(job(distributed={"collective_timeout_min": minutes}), facts())
         assert any(w.startswith(told) for w in made.warnings) == warned
+
+
+def test_a_tracker_that_is_not_installed_is_told(job: Make) -> None:
+    """So is apprise: both would say so in the log of a node, when the run has waited in the queue. Images are not looked into."""
+    values: dict[str, Any] = {
+        "trackers": {"wandb": {}, "mlflow": {}, "tensorboard": True},
+        "notify": {"urls": ["MY_URL"]},
+    }
+    some = replace(PYTHON, packages={**PYTHON.packages, "mlflow": "3.1", "tensorboard": "2.20"})
+
+    def told(**how: Any) -> list[str]:
+        return [said for said in plan(job(**values, **how), facts(interpreter=some)).warnings if "does nothing" in said]
+
+    assert told() == [
+        "trackers.wandb does nothing: wandb is not installed beside torch; there: pip install 'ddp-launcher[wandb]'",
+        "notify does nothing: apprise is not installed beside torch; there: pip install 'ddp-launcher[notify]'",
+    ]
+    some = replace(PYTHON, path="/opt/python", origin="container", checked=False, packages={})
+    assert told(environment={"container": "docker://lab", "python": "/opt/python"}) == []

@@ -188,6 +188,33 @@ def test_options_of_the_launcher_cannot_be_undone(job: Make, key: str) -> None:
         plan(job(slurm={"extra": {key: "1"}}), facts())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ntasks=1"], "set resources.tasks_per_node instead of --ntasks=1"),
+        (["--label", "-n1"], "set resources.tasks_per_node instead of -n1"),
+        (["--nodes", "1"], "set resources.nodes instead of --nodes"),
+        (
+            ["--container-mounts=/data:/data"],
+            "set environment.container_args instead of --container-mounts=/data:/data",
+        ),
+        (["--overlap"], "the launcher alone decides about this option; remove --overlap"),
+        (["--output=/dev/null"], "the launcher alone decides about this option; remove --output=/dev/null"),
+        (["--dist=block"], "--dist=block would number the tasks otherwise than the nodes; remove it"),
+        (["-mblock"], "-mblock would number the tasks otherwise than the nodes; remove it"),
+        (["--mpi=pmix", "--slurmd-debug", "-1", "--label", "--container-name=x"], ""),
+    ],
+)
+def test_arguments_of_srun_leave_the_step_one_agent_a_node(job: Make, words: list[str], said: str) -> None:
+    """One task of two would wait half an hour for the other, and srun keeps only the last of several --container-mounts."""
+    loaded = job(slurm={"srun_args": words}, resources={"nodes": 2})
+    if not said:
+        assert plan(loaded, facts()).parameters["srun_args"][-len(words) :] == words
+        return
+    with pytest.raises(ConfigError, match=rf"slurm\.srun_args: {re.escape(said)}"):
+        plan(loaded, facts())
+
+
 @pytest.mark.parametrize("key", ["a b", "--x", "x\ny", "X$(id)", ""])
 def test_keys_of_extra_are_options(job: Make, key: str) -> None:
     """slurm.extra's keys are long options, never shell."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from planning import facts
 
 from launcher.config.document.schema import Resources
+from launcher.config.load.load import LoadedJob
+from launcher.submission.rehearsal import rehearse
 from launcher.submission.rehearsal.stages import Stage
 
 
@@ -27,3 +31,11 @@ def test_fit(wanted: tuple[int, int, int], here: int, played: tuple[int, int, in
 
     assert played == (shape.nodes, shape.tasks_per_node, shape.gpus_per_node)
     assert (played != wanted) == bool(notes)
+
+
+def test_it_queues_no_other_job(job: Callable[..., LoadedJob]) -> None:
+    """Neither itself again nor, with ``restart.queue_early``, the job of a next attempt, which would stay in the queue for ever."""
+    loaded, _ = rehearse._quiet(job(restart={"queue_early": True}), Stage(facts(), "7", ("node1",)))
+
+    assert not loaded.job.restart.requeue
+    assert not loaded.job.restart.queue_early
