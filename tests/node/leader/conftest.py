@@ -7,7 +7,7 @@ import os
 import random
 import selectors
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-_virtual_s = 0.0
-"""The virtual seconds of all runs so far: the times of later ones are later."""
-
-
 def run_virtual(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run ``main`` to its end in virtual time, which events tell, too."""
-    global _virtual_s
+    """Run ``main`` to its end in virtual time, which events tell, too; it stands still until the test's next run goes on."""
     loop = VirtualLoop()
-    up_s, began_s = clock.up_s, clock.up_s() + _virtual_s - loop.now
+    began_s = clock.up_s() - loop.now
     clock.up_s = lambda: began_s + loop.now
     faults: list[Any] = []
     loop.set_exception_handler(lambda _, context: faults.append(context.get("exception") or context["message"]))
@@ -82,8 +77,6 @@ def run_virtual(main: Coroutine[Any, Any, Any]) -> Any:
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
-        clock.up_s = up_s
-        _virtual_s += loop.now
         assert faults == []
 
 
@@ -747,6 +740,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worl
 
 
 @pytest.fixture
-def virtual() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Run a coroutine in virtual time."""
-    return run_virtual
+def virtual() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """Run a coroutine in virtual time, which is this test's own."""
+    up_s = clock.up_s
+    yield run_virtual
+    clock.up_s = up_s
