@@ -256,8 +256,12 @@ def test_the_leader_is_killed_behind_its_continuation(clean: Cluster, tmp_path: 
     ends_the_same(run, WORLD, undisturbed)
     assert (tmp_path / "bin" / "done").exists()
     assert len(jobs_of(run)) == 2
-    ids = clean.run(["sacct", "-nX", f"--name={run.paths.id}", "-o", "JobID"]).stdout.split()
-    assert sorted(set(ids)) == sorted(jobs_of(run))
+
+    def listed() -> bool:  # slurmctld tells slurmdbd in its own time
+        ids = clean.run(["sacct", "-nX", f"--name={run.paths.id}", "-o", "JobID"]).stdout.split()
+        return sorted(set(ids)) == sorted(jobs_of(run))
+
+    clean.wait(listed, "both jobs, and no other, in sacct")
 
 
 def test_a_leader_killed_while_it_cancels(clean: Cluster, tmp_path: Path) -> None:
