@@ -105,18 +105,18 @@ class ScriptDraft(Draft):
                 text += literal(piece)
             elif (value := self._known_later(piece)) is not None:
                 backslashes = len(text) - len(text.rstrip("\\"))
-                if (
-                    "environment.setup" in self.values
-                    and re.fullmatch(r"\$\{oc\.env:\w+\}", value)
-                    and value not in _CERTAIN
-                ):
-                    said = "if a line of environment.setup sets it, write the value itself"
-                    self.leave(f"{self.short(piece.text)} is taken from the environment of launcher submit; {said}.")
                 text += "\\" * backslashes + value
+                self._note_doubt(piece, value)
             else:
                 unknown.append(piece)
                 text += literal(piece.text)
         return text, unknown
+
+    def _note_doubt(self, ref: Ref, value: str) -> None:
+        """Note a variable that lines of setup, such as ``module load``, may set on the nodes."""
+        if "environment.setup" in self.values and re.fullmatch(r"\$\{oc\.env:\w+\}", value) and value not in _CERTAIN:
+            said = "if a line of environment.setup sets it, write the value itself"
+            self.leave(f"{self.short(ref.text)} is taken from the environment of launcher submit; {said}.")
 
     def _known_later(self, ref: Ref) -> str | None:
         found = None if ref.local else re.fullmatch(r"\$(?:(\w+)|\{(\w+)(?::?-([\w./:@%+,=-]*))?\})", ref.text)

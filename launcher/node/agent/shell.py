@@ -90,7 +90,6 @@ def _send(process: psutil.Process, number: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(
-        Path(__file__).absolute().parents[3]
-    )  # the run's lib, whatever PYTHONPATH is after the setup lines
+    # The run's lib, whatever PYTHONPATH is after the setup lines.
+    sys.path[0] = str(Path(__file__).absolute().parents[3])
     sys.exit(main(sys.argv[1:]))

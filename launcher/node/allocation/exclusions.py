@@ -35,9 +35,8 @@ def choose_excluded(
     before = excluded_before(told, clock.now())
     if not (hosts or before):
         return None, ()
-    if not (
-        wishes := handback.wishes(job.own_id)
-    ):  # what the user excludes is not known, and would be dropped for good
+    wishes = handback.wishes(job.own_id)
+    if not wishes:  # what the user excludes is not known, and would be dropped for good
         return None, ()
     if (least_most := nodes or _asked_before(told)) is not None:  # the script's range counts no more
         wishes["nodes"] = "-".join(map(str, least_most))

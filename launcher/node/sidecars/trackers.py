@@ -36,6 +36,7 @@ _POLL_S = 1.0
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Between tries while a tracker fails; the last one again and again."""
 _WELL_S = 600.0
+"""A tracker that has not failed for so long has its next failure told."""
 _READ_BYTES = 2**18
 _SETTINGS = ("seed", "deterministic", "world_size", "nodes", "tasks_per_node", "gpus_per_node", "backend")
 """Settings that decide over results: parameters of the tracker's run."""

@@ -130,6 +130,15 @@ def test_jobs_that_do_not_help_are_given_up(world, virtual, monkeypatch):
     assert len(asked(w)) == 3
 
 
+async def loses_five(w):
+    """One after the other, each once it has helped: it has trained up to a checkpoint."""
+    for number in range(1, 6):
+        await w.until(lambda: len(w.events("replacement_asked")) == number)  # noqa: B023
+        node = came(w, f"r{number}")
+        await w.until(lambda: w.leader._board.asked == 0 and node.workers)  # noqa: B023
+        node.die()
+
+
 def test_jobs_that_have_helped_are_asked_for_again_and_again(world, virtual, monkeypatch):
     """Each new node has trained up to a checkpoint before it was lost."""
     w = replacing(world, monkeypatch)
@@ -137,11 +146,7 @@ def test_jobs_that_have_helped_are_asked_for_again_and_again(world, virtual, mon
     at(w, 3, lambda: w.nodes[1].die())
 
     async def script():
-        for number in range(1, 6):
-            await w.until(lambda number=number: len(w.events("replacement_asked")) == number)
-            node = came(w, f"r{number}")
-            await w.until(lambda node=node: w.leader._board.asked == 0 and node.workers)
-            node.die()
+        await loses_five(w)
 
     assert virtual(w.attempt_once(script)).state == "completed"
     assert len(asked(w)) >= 4
@@ -167,11 +172,7 @@ def test_jobs_that_have_helped_a_script_are_asked_for_again_and_again(world, vir
     async def script():
         await w.until(lambda: len(sizes(w)) == 1 and w.nodes[1].workers)
         w.nodes[1].die()
-        for number in range(1, 6):
-            await w.until(lambda number=number: len(w.events("replacement_asked")) == number)
-            node = came(w, f"r{number}")
-            await w.until(lambda node=node: w.leader._board.asked == 0 and node.workers)
-            node.die()
+        await loses_five(w)
 
     assert virtual(w.attempt_once(script)).state == "completed"
     assert len(asked(w)) >= 4
