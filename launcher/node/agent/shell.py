@@ -32,21 +32,29 @@ def main(words: Sequence[str]) -> int:
     except OSError as error:
         print(f"launcher shell: {error.filename} cannot be read: {error.strerror}", file=sys.stderr)
         return 126
+    child: subprocess.Popen[bytes] | None = None
+    ending = False
+
+    def end(number: int, _: Any) -> None:
+        nonlocal ending
+        ending = True
+        print(
+            f"\nlauncher shell: the allocation is ending ({signal.Signals(number).name}): the command is stopped",
+            file=sys.stderr,
+        )
+        if child is not None:
+            _end(child.pid)
+
+    # Before the command starts: without them a signal in its first moments would end this process and leave the command.
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, end)
     try:
         child = subprocess.Popen(list(words), env={**os.environ, **passed})
     except OSError as error:
         print(f"launcher shell: {words[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
-
-    def end(number: int, _: Any) -> None:
-        print(
-            f"\nlauncher shell: the allocation is ending ({signal.Signals(number).name}): the command is stopped",
-            file=sys.stderr,
-        )
+    if ending:
         _end(child.pid)
-
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, end)
     code = child.wait()
     return 128 - code if code < 0 else code
 

@@ -41,6 +41,30 @@ def test_a_command_that_is_ended_has_its_own_exit_code(tmp_path: Path, command: 
     assert "the allocation is ending (SIGTERM): the command is stopped" in said
 
 
+_SIGNALLED_WHILE_IT_STARTS = """
+import os, signal, subprocess, sys
+from launcher.node.agent import shell
+
+def start(*given, real=subprocess.Popen, **options):
+    child = real(*given, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return child
+
+subprocess.Popen = start
+sys.exit(shell.main(["sleep", "100"]))
+"""
+
+
+def test_a_command_is_ended_by_a_signal_that_comes_while_it_starts(tmp_path: Path) -> None:
+    """It was left to itself, as the signal ended only the process that had just started it."""
+    words = [sys.executable, "-c", _SIGNALLED_WHILE_IT_STARTS]
+    env = {**os.environ, "LAUNCHER_RUN_DIR": str(tmp_path)}
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode == 129
+    assert "the allocation is ending (SIGTERM): the command is stopped" in ended.stderr
+
+
 def _shell(run: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in ``run``, by the program's path and with a PYTHONPATH that a setup line has set."""
     words = [
