@@ -45,6 +45,7 @@ class Rich:
         )  # fmt: skip
         self.story.t = start
         self.lr, self.total, self.step, self.saved, self.epoch = lr, total, 0, 0, 0
+        self.newest: dict[str, float | str] = {}
         self.next_sample = start
         self.paths = self.story.paths
         self.paths.job.write_text(JOB.replace("LR", str(lr)))
@@ -72,7 +73,7 @@ class Rich:
                 "heartbeat_t": self.story.t - self.random.uniform(0, 0.9), "cpu_percent": self.random.uniform(180, 320),
                 "rss_bytes": 9.2e9 + 2e6 * self.step + self.random.uniform(0, 2e8),
                 "gpu_percent": min(100, self.random.gauss(93 if r != 5 else 71, 3)),
-                "gpu_mem_bytes": 61e9 + self.random.uniform(0, 3e9),
+                "gpu_mem_bytes": 61e9 + self.random.uniform(0, 3e9), "gpu_power_w": self.random.uniform(560, 690),
             })  # fmt: skip
         return out
 
@@ -85,6 +86,7 @@ class Rich:
         values: dict[str, float | str] = {"loss": loss, "lr": self.lr * 0.5 * (1 + math.cos(math.pi * x)), **more}
         head = {"t": self.story.t, "attempt": self.story.attempt, "round": self.story.round, "step": self.step}
         self.line(self.paths.metrics, {**head, "epoch": self.epoch, "metrics": values})
+        self.newest = {"loss": values["loss"], "lr": values["lr"]}
 
     def train(self, steps: int) -> None:
         """Optimizer steps with saves every 500 and an evaluation every 1,500."""
@@ -186,7 +188,7 @@ class Rich:
         self.story.state(
             phase=phase, step=self.step, total_steps=self.total, epoch=self.epoch, epochs=6, saved_step=self.saved,
             world_size=8, master_addr="gpu014", nodes=["gpu014", "gpu022"], spares=[], ranks=self.ranks(), rate=2.27,
-            metrics={"loss": 1.2345, "lr": 0.01}, allocation_t=self.began, spent_s=self.story.t - self.began, **more,
+            metrics=self.newest, allocation_t=self.began, spent_s=self.story.t - self.began, **more,
         )  # fmt: skip
 
 

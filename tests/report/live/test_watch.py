@@ -72,7 +72,7 @@ def test_the_run_that_trains_comes_first(view: View) -> None:
 
     assert lines[0].startswith("1 running, 0 pending, 2 ended")
     assert lines[2].startswith("▶ resnet50-1121-0842-k7f")
-    assert lines[2].split()[2:] == ["running", "42", "%", "2.27/s", "1.234", "4", "min"]
+    assert lines[2].split()[2:] == ["running", "42", "%", "2.27/s", "1.75", "4", "min"]
 
 
 def test_keys_lead_through_the_view(view: View) -> None:
