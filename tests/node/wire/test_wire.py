@@ -102,6 +102,8 @@ def test_the_leaders_proof_cannot_be_reflected() -> None:
     """A stranger that plays an agent's own words back does not pass for the leader."""
 
     async def main() -> None:
+        ended = asyncio.Event()
+
         async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             knock = json.loads(await reader.readline())
             writer.write(
@@ -109,11 +111,13 @@ def test_the_leaders_proof_cannot_be_reflected() -> None:
             )
             await reader.read()
             writer.close()
+            ended.set()
 
         listening = await asyncio.start_server(echo, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         with pytest.raises(ProtocolError, match="secret"):
             await connect.connect("127.0.0.1", port, KEY)
+        await asyncio.wait_for(ended.wait(), WAIT_S)
         listening.close()
 
     run(main)
