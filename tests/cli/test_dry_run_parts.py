@@ -11,6 +11,7 @@ from pathlib import Path
 import harness
 import psutil
 import pytest
+from fsdp2 import needs_fsdp2
 from harness import seldom
 
 from launcher.cli.dry_run import command
@@ -159,6 +160,7 @@ FULL = {
 }
 
 
+@needs_fsdp2
 @pytest.mark.parametrize("forgotten", seldom(FULL, "optimizer"))
 def test_a_script_that_saves_through_dcp_is_drilled(tmp_path: Path, forgotten: str) -> None:
     """FSDP saved by DCP into `save_dir`: what is new in every save does not count, what is forgotten is named."""
