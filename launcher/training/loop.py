@@ -138,7 +138,13 @@ class _TaskLoop:
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
                 size = task.test_batch_size or task.batch_size
                 results = self.worker.evaluate(
-                    self.model, self.test_data, size, self._measure, collate=self.collate, prefix="test_"
+                    self.model,
+                    self.test_data,
+                    size,
+                    self._measure,
+                    collate=self.collate,
+                    num_workers=task.num_workers,
+                    prefix="test_",
                 )
                 task.after_evaluation(epoch, results)
 

@@ -288,18 +288,19 @@ class Worker:
         measure: Measure,
         *,
         collate: Collate = None,
+        num_workers: int = 0,
         prefix: str = "",
     ) -> dict[str, float]:
         """Average what ``measure(model, batch)`` returns over the whole data set, every sample once.
 
         ``measure`` returns name to mean over the batch, or to one value per sample. Called after `batches`, it ends at once
-        when all ranks are to stop, and is done again after the resume.
+        when all ranks are to stop, and is done again after the resume. Loader processes, ``num_workers`` per rank, end with it.
         """
         session = self._session
         self._meets("evaluate")
         if session.in_unit:
             self._share_buffers()  # else each rank would measure with its own statistics; behind a loop they are shared
-        results = evaluate(session, model, dataset, batch_size, measure, collate)
+        results = evaluate(session, model, dataset, batch_size, measure, collate, num_workers)
         results = {prefix + name: value for name, value in results.items()}
         step = session.position.step + session.in_unit
         session.reporter.result(WorkerEvaluated(step=step, metrics=results))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -143,7 +143,7 @@ def load_units(
     collate: Collate,
     seed: int,
     num_workers: int,
-) -> Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]]:
+) -> Generator[tuple[Unit, Iterator[tuple[Micro, Any]]], None, None]:
     """Yield (unit, its (micro, data) pairs) with data on the device; loader processes, if any, read ahead.
 
     The pairs must be consumed before the next unit is asked for.
