@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from launcher.errors import CodeError
 from launcher.frozen import frozen
@@ -225,15 +225,27 @@ def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class _Seeded(torch.utils.data.Dataset[Any]):
-    """The data set in loader processes: each sample's randomness comes from (seed, epoch, index), so nothing needs saving."""
+    """The data set in loader processes: each sample's randomness comes from (seed, epoch, index), so nothing needs saving.
+
+    A data set of its own ``__getitems__`` reads a batch at once, whose randomness comes from its first sample: on another number of ranks
+    the batches are others, and so are the random numbers of a sample.
+    """
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        self.dataset = inner = dataset
+        while type(inner) is Subset:  # it has the method whatever it is a part of
+            inner = inner.dataset
+        self._reads_batches = hasattr(inner, "__getitems__")
 
-    def __getitem__(self, key: tuple[int, int, int]) -> Any:
+    def __getitems__(self, keys: list[tuple[int, int, int]]) -> Any:
+        if not self._reads_batches:
+            return [self._seeded(key)[key[2]] for key in keys]
+        return self._seeded(keys[0]).__getitems__([index for _, _, index in keys])
+
+    def _seeded(self, key: tuple[int, int, int]) -> Any:
         seed = derive_seed(*key)
         random.seed(seed)
         torch.default_generator.manual_seed(seed)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(seed & 0xFFFFFFFF)
-        return self.dataset[key[2]]
+        return self.dataset
