@@ -255,8 +255,11 @@ class Worker:
         return loss if self._micro.weight == 1.0 else loss * self._micro.weight
 
     def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
-        """Use around a micro-batch's forward and backward pass: gradients are exchanged only in a step's last one."""
-        if self.is_last_micro or not hasattr(model, "no_sync"):
+        """Use around a micro-batch's forward and backward pass: gradients are exchanged only in a step's last one.
+
+        With ``static_graph`` they are exchanged in each: DDP learns the graph from its first backward pass, which must exchange them.
+        """
+        if self.is_last_micro or not hasattr(model, "no_sync") or getattr(model, "static_graph", False):
             return _NOTHING
         context: contextlib.AbstractContextManager[Any] = model.no_sync()
         return context
