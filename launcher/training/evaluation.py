@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.training.ddp.data import Collate, Micro, Unit, check_dataset, load_units, split
+from launcher.errors import CodeError
+from launcher.training.ddp.data import Collate, Micro, Unit, check_dataset, check_positive, load_units, split
 from launcher.training.ddp.randomness import rng_state, set_rng_state
 from launcher.training.ddp.wrapping import unwrap
 from launcher.training.step.session import Session
@@ -25,6 +26,9 @@ def evaluate(
     Each rank evaluates its own contiguous share on the bare module, without collectives; one sum over the ranks ends it.
     """
     check_dataset(dataset)
+    check_positive("batch_size", batch_size)
+    if len(dataset) == 0:
+        raise CodeError("the data set has no samples to evaluate")
     module = unwrap(model)
     modes = {part: part.training for part in module.modules()}
     generators = rng_state(session.device)

@@ -144,7 +144,7 @@ class Worker:
         ``batch_size`` is per rank. With ``accumulate`` an item is a micro-batch: step when `is_last_micro`, under `sync`.
         `scale` the loss: shares are uneven in an epoch's last batch and after the number of ranks changed. A resume continues
         with the first sample that no step has used; the global batch stays, unless ``batch_size`` was changed.
-        Raises CodeError when the data set has no length and index access, CheckpointError when it is not the one saved.
+        Raises CodeError when the data set has no length and index access or a size is below 1, CheckpointError when it is not the one saved.
         """
         session, at = self._session, self._session.position
         if session.in_unit:

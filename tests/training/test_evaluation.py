@@ -113,3 +113,27 @@ def test_a_task_is_evaluated_by_its_loader_processes(worker: Worker) -> None:
 
     assert len(readers) == 2
     assert os.getpid() not in readers
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulate", "said"),
+    [(0, None, "batch_size"), (-4, None, "batch_size"), (4, 0, "accumulate"), (4, -1, "accumulate")],
+)
+def test_batches_of_nothing_are_refused(worker: Worker, batch_size: int, accumulate: int | None, said: str) -> None:
+    """Before a sample is read: a division by zero, or indices that are none, would not say what is wrong."""
+    with pytest.raises(CodeError, match=rf"^{said} must be a whole number of at least 1, not -?\d$"):
+        next(worker.batches(numbers(12), batch_size, accumulate=accumulate))
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "said"),
+    [
+        (0, 4, "the data set has no samples to evaluate"),
+        (12, 0, "batch_size must be a whole number of at least 1, not 0"),
+        (12, -4, "batch_size must be a whole number of at least 1, not -4"),
+    ],
+)
+def test_an_evaluation_of_nothing_is_refused(worker: Worker, samples: int, batch_size: int, said: str) -> None:
+    """It would have no result: an empty data set has no sample to measure, and batches below 1 would skip all."""
+    with pytest.raises(CodeError, match=f"^{said}$"):
+        worker.evaluate(torch.nn.Identity(), numbers(samples), batch_size, lambda *_: {"x": 0})

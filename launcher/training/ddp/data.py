@@ -188,6 +188,12 @@ def check_dataset(dataset: Any) -> None:
         )
 
 
+def check_positive(name: str, size: int) -> None:
+    """Raise CodeError when a number of samples or batches is none."""
+    if size < 1:
+        raise CodeError(f"{name} must be a whole number of at least 1, not {size}")
+
+
 def fetch(dataset: Any, indices: list[int], collate: Collate = None) -> Any:
     """Read one batch, in this process."""
     if collate is None and type(dataset) is TensorDataset:
