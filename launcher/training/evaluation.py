@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from launcher.training.ddp.data import Collate, check_dataset, fetch, split, to_device
+from launcher.errors import CodeError
+from launcher.training.ddp.data import Collate, Micro, Unit, check_dataset, check_positive, load_units, split
 from launcher.training.ddp.randomness import rng_state, set_rng_state
 from launcher.training.ddp.wrapping import unwrap
 from launcher.training.step.session import Session
@@ -17,20 +19,23 @@ Measure = Callable[[Any, Any], dict[str, Any]]
 
 
 def evaluate(
-    session: Session, model: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate
+    session: Session, model: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate, num_workers: int
 ) -> dict[str, float]:
     """Average over ``dataset`` what ``measure(model, batch)`` returns. Raises StopTraining when all ranks stop.
 
     Each rank evaluates its own contiguous share on the bare module, without collectives; one sum over the ranks ends it.
     """
     check_dataset(dataset)
+    check_positive("batch_size", batch_size)
+    if len(dataset) == 0:
+        raise CodeError("the data set has no samples to evaluate")
     module = unwrap(model)
     modes = {part: part.training for part in module.modules()}
     generators = rng_state(session.device)
     session.phase("evaluate")
     module.eval()
     try:
-        sums, count = _share(session, module, dataset, batch_size, measure, collate)
+        sums, count = _share(session, module, dataset, batch_size, measure, collate, num_workers)
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -46,22 +51,28 @@ def evaluate(
 
 
 def _share(
-    session: Session, module: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate
+    session: Session, module: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate, num_workers: int
 ) -> tuple[dict[str, torch.Tensor], int]:
     """Return the sums over this rank's share, and its size."""
     start, size = split(len(dataset), session.place.world_size, session.place.rank)
     sums: dict[str, torch.Tensor] = {}
-    with torch.no_grad():
+
+    def batches() -> Iterator[Unit]:
         for first in range(0, max(size, 1), batch_size):
-            if session.must_leave:
-                return {}, 0
             n = min(batch_size, size - first) if size else 0
             # A rank without samples measures one that counts nothing: it must know the names to sum.
             indices = list(range(start + first, start + first + n)) or [0]
-            batch = to_device(fetch(dataset, indices, collate), session.device)
-            for name, value in measure(module, batch).items():
-                total = _total(name, value, len(indices)) if n else torch.zeros(())
-                sums[name] = sums[name] + total if name in sums else total
+            yield Unit(session.position.step, first, n, [Micro(indices, n, 1.0)], last=False)
+
+    loaded = load_units(batches, dataset, session.device, collate, session.seed, num_workers)
+    with contextlib.closing(loaded), torch.no_grad():
+        for unit, pairs in loaded:
+            if session.must_leave:
+                return {}, 0
+            for _, batch in pairs:
+                for name, value in measure(module, batch).items():
+                    total = _total(name, value, unit.size) if unit.size else torch.zeros(())
+                    sums[name] = sums[name] + total if name in sums else total
     return sums, size
 
 

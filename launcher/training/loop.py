@@ -92,7 +92,8 @@ def _check(task: Training) -> None:
     for name, choices in _CHOICES.items():
         if (value := getattr(task, name)) not in choices:
             raise CodeError(f"{type(task).__name__}.{name} must be {' or '.join(choices)}, not {value!r}")
-    for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
+    tested = ("test_batch_size",) if task.test_batch_size else ()
+    for name in ("epochs", "batch_size", "accumulate", "evaluate_every", *tested):
         if not isinstance(value := getattr(task, name), Integral) or value < (0 if name == "epochs" else 1):
             raise CodeError(f"{type(task).__name__}.{name} must be a whole number of at least 1, not {value!r}")
 
@@ -138,7 +139,13 @@ class _TaskLoop:
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
                 size = task.test_batch_size or task.batch_size
                 results = self.worker.evaluate(
-                    self.model, self.test_data, size, self._measure, collate=self.collate, prefix="test_"
+                    self.model,
+                    self.test_data,
+                    size,
+                    self._measure,
+                    collate=self.collate,
+                    num_workers=task.num_workers,
+                    prefix="test_",
                 )
                 task.after_evaluation(epoch, results)
 

@@ -26,7 +26,7 @@ class Training(ABC):
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     num_workers: int = 0
-    """Loader processes per rank; 0 reads in the training process."""
+    """Loader processes per rank, for training and evaluation; 0 reads in the training process."""
     drop_last: bool = False
     """Drop the last incomplete batch of an epoch (the batch of all ranks together)."""
     shuffle: bool = True

@@ -144,7 +144,7 @@ class Worker:
         ``batch_size`` is per rank. With ``accumulate`` an item is a micro-batch: step when `is_last_micro`, under `sync`.
         `scale` the loss: shares are uneven in an epoch's last batch and after the number of ranks changed. A resume continues
         with the first sample that no step has used; the global batch stays, unless ``batch_size`` was changed.
-        Raises CodeError when the data set has no length and index access, CheckpointError when it is not the one saved.
+        Raises CodeError when the data set has no length and index access or a size is below 1, CheckpointError when it is not the one saved.
         """
         session, at = self._session, self._session.position
         if session.in_unit:
@@ -255,8 +255,11 @@ class Worker:
         return loss if self._micro.weight == 1.0 else loss * self._micro.weight
 
     def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
-        """Use around a micro-batch's forward and backward pass: gradients are exchanged only in a step's last one."""
-        if self.is_last_micro or not hasattr(model, "no_sync"):
+        """Use around a micro-batch's forward and backward pass: gradients are exchanged only in a step's last one.
+
+        With ``static_graph`` they are exchanged in each: DDP learns the graph from its first backward pass, which must exchange them.
+        """
+        if self.is_last_micro or not hasattr(model, "no_sync") or getattr(model, "static_graph", False):
             return _NOTHING
         context: contextlib.AbstractContextManager[Any] = model.no_sync()
         return context
@@ -288,18 +291,19 @@ class Worker:
         measure: Measure,
         *,
         collate: Collate = None,
+        num_workers: int = 0,
         prefix: str = "",
     ) -> dict[str, float]:
         """Average what ``measure(model, batch)`` returns over the whole data set, every sample once.
 
         ``measure`` returns name to mean over the batch, or to one value per sample. Called after `batches`, it ends at once
-        when all ranks are to stop, and is done again after the resume.
+        when all ranks are to stop, and is done again after the resume. Loader processes, ``num_workers`` per rank, end with it.
         """
         session = self._session
         self._meets("evaluate")
         if session.in_unit:
             self._share_buffers()  # else each rank would measure with its own statistics; behind a loop they are shared
-        results = evaluate(session, model, dataset, batch_size, measure, collate)
+        results = evaluate(session, model, dataset, batch_size, measure, collate, num_workers)
         results = {prefix + name: value for name, value in results.items()}
         step = session.position.step + session.in_unit
         session.reporter.result(WorkerEvaluated(step=step, metrics=results))

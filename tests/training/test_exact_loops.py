@@ -112,6 +112,7 @@ def test_gradients_summed_by_hand_are_told(tmp_path: Path) -> None:
         ("Task", {"precision": "bfloat16"}, "Task.precision must be fp32 or bf16 or fp16, not 'bfloat16'"),
         ("Task", {"scheduler_every": "batch"}, "Task.scheduler_every must be epoch or step, not 'batch'"),
         ("Task", {"evaluate_every": 0}, "Task.evaluate_every must be a whole number of at least 1, not 0"),
+        ("Task", {"test_batch_size": -4}, "Task.test_batch_size must be a whole number of at least 1, not -4"),
         ("OnPlateau", {}, "ReduceLROnPlateau needs a metric"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from crew import Crew, make_spec, run
 
 from launcher.run.paths import RunPaths
-from launcher.run.spec import CheckpointSpec
+from launcher.run.spec import CheckpointSpec, DdpSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.checkpoint.read import load_rank
 
@@ -68,6 +68,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_every_kind_of_state_is_resumed(tmp_path: Path, variant: str) -> None:
     """Accumulation, scaler, autocast, loader processes, augmentation, schedulers: mid-epoch, at W = 3."""
     values: dict[str, Any] = {"params": VARIANTS[variant]}
+    full = run(make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=EVERY, **values), 3)
+
+    assert resumed_digest(tmp_path, full, 3, "small_jobs:Net", 3, **values) == final_digest(full)
+
+
+def test_a_static_graph_accumulates(tmp_path: Path) -> None:
+    """DDP's `no_sync` fails in a static graph's first backward pass: the gradients of each micro-batch are exchanged."""
+    values: dict[str, Any] = {"params": VARIANTS["accumulate"], "ddp": DdpSpec(static_graph=True)}
     full = run(make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=EVERY, **values), 3)
 
     assert resumed_digest(tmp_path, full, 3, "small_jobs:Net", 3, **values) == final_digest(full)

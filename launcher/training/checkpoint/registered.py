@@ -257,6 +257,14 @@ class Registered:
         return total
 
 
+def saved_state(name: str, thing: Any) -> Any:
+    """Return what is saved of ``thing``. Raises CheckpointError where its own code fails: the save fails then, and training goes on."""
+    try:
+        return thing.state_dict()
+    except Exception as error:
+        raise CheckpointError(f"the state_dict() of {name!r} fails: {type(error).__name__}: {error}") from error
+
+
 def _bits(leaf: Any, _: object) -> Any:
     return sum_of_bits(leaf) if isinstance(leaf, torch.Tensor) else leaf
 

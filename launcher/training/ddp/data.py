@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from launcher.errors import CodeError
 from launcher.frozen import frozen
@@ -143,7 +143,7 @@ def load_units(
     collate: Collate,
     seed: int,
     num_workers: int,
-) -> Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]]:
+) -> Generator[tuple[Unit, Iterator[tuple[Micro, Any]]], None, None]:
     """Yield (unit, its (micro, data) pairs) with data on the device; loader processes, if any, read ahead.
 
     The pairs must be consumed before the next unit is asked for.
@@ -188,6 +188,12 @@ def check_dataset(dataset: Any) -> None:
         )
 
 
+def check_positive(name: str, size: int) -> None:
+    """Raise CodeError when a number of samples or batches is none."""
+    if size < 1:
+        raise CodeError(f"{name} must be a whole number of at least 1, not {size}")
+
+
 def fetch(dataset: Any, indices: list[int], collate: Collate = None) -> Any:
     """Read one batch, in this process."""
     if collate is None and type(dataset) is TensorDataset:
@@ -225,15 +231,27 @@ def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class _Seeded(torch.utils.data.Dataset[Any]):
-    """The data set in loader processes: each sample's randomness comes from (seed, epoch, index), so nothing needs saving."""
+    """The data set in loader processes: each sample's randomness comes from (seed, epoch, index), so nothing needs saving.
+
+    A data set of its own ``__getitems__`` reads a batch at once, whose randomness comes from its first sample: on another number of ranks
+    the batches are others, and so are the random numbers of a sample.
+    """
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        self.dataset = inner = dataset
+        while type(inner) is Subset:  # it has the method whatever it is a part of
+            inner = inner.dataset
+        self._reads_batches = hasattr(inner, "__getitems__")
 
-    def __getitem__(self, key: tuple[int, int, int]) -> Any:
+    def __getitems__(self, keys: list[tuple[int, int, int]]) -> Any:
+        if not self._reads_batches:
+            return [self._seeded(key)[key[2]] for key in keys]
+        return self._seeded(keys[0]).__getitems__([index for _, _, index in keys])
+
+    def _seeded(self, key: tuple[int, int, int]) -> Any:
         seed = derive_seed(*key)
         random.seed(seed)
         torch.default_generator.manual_seed(seed)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(seed & 0xFFFFFFFF)
-        return self.dataset[key[2]]
+        return self.dataset

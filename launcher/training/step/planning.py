@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.errors import CheckpointError, CodeError
-from launcher.training.ddp.data import Plan, derive_seed
+from launcher.training.ddp.data import Plan, check_positive, derive_seed
 from launcher.training.process.place import WorkerPlace
 from launcher.training.step.session import Session
 
@@ -21,8 +21,10 @@ def plan_loop(
     """Return the plan of the loop that the session's position is in, and note there what a resume compares.
 
     ``begun``: some samples of its epoch are used already. Raises CheckpointError when their data set had another length, CodeError
-    when there is no batch in it.
+    when there is no batch in it, or a size is no size.
     """
+    check_positive("batch_size", batch_size)
+    check_positive("accumulate", 1 if accumulate is None else accumulate)
     at, place = session.position, session.place
     per_rank = batch_size * (accumulate or 1)
     if begun and at.length != length:

@@ -23,7 +23,7 @@ from launcher.run.worker_texts import UNRESTORED
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.plain import from_plain
-from launcher.training.checkpoint.registered import Registered
+from launcher.training.checkpoint.registered import Registered, saved_state
 from launcher.training.checkpoint.shares import Dealt, Shares
 from launcher.training.ddp.data import Unit
 from launcher.training.ddp.loading import LOADING
@@ -150,7 +150,7 @@ class Session:
         own: dict[str, Any] = {
             "rng": rng_state(self.device),
             "partial": dict(self.partial),
-            "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
+            "objects": {name: saved_state(name, thing) for name, thing in self.registered.per_rank.items()},
         }
         if dealt is not None and (share := dealt.own):
             own["share"] = share
@@ -176,7 +176,7 @@ class Session:
         if self.place.rank != 0:
             return {}
         whole = self._gathered[1]
-        return {n: whole[n] if n in whole else thing.state_dict() for n, thing in registered.shared.items()}
+        return {n: whole[n] if n in whole else saved_state(n, thing) for n, thing in registered.shared.items()}
 
     def _settle(self) -> None:
         """Make the copies that a save still needs: an optimizer is about to change what is copied."""

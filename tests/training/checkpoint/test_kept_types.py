@@ -183,6 +183,33 @@ for step in run.steps(3):
 """Its state is plain in step 0, something else in step 1, and plain again."""
 
 
+RAISING = """
+import launcher
+class State:
+    def state_dict(self):
+        if run.steps_done == 2: raise ValueError("not now")
+        return {}
+    def load_state_dict(self, state): pass
+run = launcher.attach()
+run.register(**{what})
+for step in run.steps(3):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "what", ["{'boom': State()}", "{'per_rank': True, 'boom': State()}"], ids=["shared", "per rank"]
+)
+def test_a_state_dict_that_raises_fails_its_save_alone(tmp_path: Path, what: str) -> None:
+    """As a state that cannot be loaded: the save of step 2 names object and error, training goes on, the others count."""
+    crew = run(script_spec(tmp_path / "run", RAISING.replace("{what}", what), 1), 1)
+
+    (failed,) = crew.messages("save_failed")
+    said = "the state_dict() of 'boom' fails: ValueError: not now"
+    assert (failed["step"], failed["error"], failed["permanent"]) == (2, said, True)
+    assert [path.name for path in crew.committed] == ["step-00000001", "step-00000003"]
+
+
 def test_registering_tells_what_cannot_be_loaded(tmp_path: Path) -> None:
     """Before the first step, in a sentence with object, key and type; not after the first fault."""
     with Crew(script_spec(tmp_path / "run", CHANGING.format(first="Foo()", later="1"), 1), 1) as crew:

@@ -50,6 +50,16 @@ def heard(agent: socket.socket, until: str) -> dict[str, Any]:
                 return message
 
 
+def test_what_the_ranks_gather_together_does_not_fail_a_save_alone(tmp_path: Path, pair: Pair) -> None:
+    """A rank that went on after a broken collective would meet the others in another one: the error ends it."""
+
+    def gather() -> Any:
+        raise RuntimeError("Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        pair[0].save(1, tmp_path / "tmp", gather, {}, copy=True)
+
+
 def test_what_is_written_is_the_state_at_the_boundary(tmp_path: Path, pair: Pair) -> None:
     """Tensors changed after `save` (late ones after `settle`) are written as they were; sizes and hashes are the files'."""
     late, early = torch.arange(300_000.0), torch.ones(1000)

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.run.paths import RunPaths
-from launcher.run.spec import CheckpointSpec
+from launcher.run.spec import CheckpointSpec, DdpSpec
 from launcher.training.checkpoint.read import load_shared
 from launcher.training.ddp.data import Plan, derive_seed, split
 
+EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
 SELDOM = CheckpointSpec(interval_min=1000)
 
 
@@ -131,6 +132,18 @@ def test_more_ranks_than_samples_in_a_batch(tmp_path: Path) -> None:
     one, two = (load_shared(crew.committed[-1])["objects"]["model"] for crew in (alone, end))
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_static_graph_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
+    """Each rank then accumulates over two micro-batches: the weights of the run on four ranks."""
+    values = {"params": {"samples": 48, "batch_size": 3, "dropout": 0.0}, "ddp": DdpSpec(static_graph=True)}
+    full = run(make_spec(tmp_path / "four", "small_jobs:Net", 4, checkpoint=EVERY, **values), 4)
+    two = make_spec(tmp_path / "two", "small_jobs:Net", 2, checkpoint=SELDOM, **values)
+    end = run(two, 2, resume=full.paths.checkpoint(2))
+
+    expected, got = (load_shared(crew.committed[-1])["objects"]["model"] for crew in (full, end))
+    for name in expected:
+        torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])

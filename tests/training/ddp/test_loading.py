@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from small_jobs import Noisy
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from launcher.training.ddp import data
 from launcher.training.ddp.loading import LOADING
@@ -86,3 +87,48 @@ def test_sparse_tensors_are_given_as_they_are() -> None:
     tensor = torch.zeros(20_000, 1).to_sparse()
 
     assert data._pinned(tensor, torch.device("cuda")) is tensor
+
+
+class Drawn(Dataset[Any]):
+    """Reads a batch at once: of each sample its number, the size of the batch and a random number."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [(index, len(indices), torch.rand(())) for index in indices]
+
+
+def read(dataset: Any, num_workers: int, *, start: int = 0, batch: int = 4) -> list[list[Any]]:
+    """What so many loader processes read of epoch 0 from ``start`` on, sample by sample."""
+    plan = data.Plan(length=8, global_batch=batch, batch_size=batch)
+    units = data.load_units(lambda: plan.units(0, start, 1), dataset, torch.device("cpu"), None, 5, num_workers)
+    return [
+        [value.tolist() for value in sample]
+        for _, pairs in units
+        for _, columns in pairs
+        for sample in zip(*columns, strict=True)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("dataset", [Drawn(), Subset(Drawn(), range(8))], ids=["whole", "subset"])
+def test_loader_processes_read_a_batch_by_one_call(dataset: Any) -> None:
+    """``__getitems__`` is called as torch's own loaders call it; its random numbers do not depend on processes or a resume."""
+    samples = read(dataset, 1)
+
+    assert sorted(index for index, _, _ in samples) == list(range(8))
+    assert {size for _, size, _ in samples} == {4}
+    assert len({drawn for _, _, drawn in samples}) == 8
+    assert read(dataset, 3) == samples
+    assert read(dataset, 2, start=4) == samples[4:]
+
+
+def test_a_subset_of_single_reads_is_seeded_by_sample() -> None:
+    """torch gives every Subset a ``__getitems__``; what is behind it decides: batches of another size hold the same samples."""
+    dataset = Subset(Noisy(8), range(8))
+
+    assert read(dataset, 1, batch=2) == read(dataset, 1, batch=4) == read(Noisy(8), 1, batch=4)
