@@ -85,7 +85,7 @@ def swapped(worker: Any) -> None:
         for weight in weights:
             weight.data.zero_()
         (worker.run_dir / "evaluates").touch()
-        worker.evaluate(job.model, numbers(40), 1, lambda model, batch: {"mean": model(batch[0]).mean().item()})
+        worker.evaluate(job.model, numbers(40_000), 1, lambda model, batch: {"mean": model(batch[0]).mean().item()})
         for weight, value in zip(weights, kept, strict=True):
             weight.data.copy_(value)
 
