@@ -166,6 +166,8 @@ class Worker:
                 )
             self._epoch_used = True
             first, end = self._epoch, self._epoch + 1
+            if not session.in_gap and at.epoch < first:
+                at.epoch, at.consumed = first, 0  # what followed the epoch before is in the state that is saved from here on
         check_dataset(dataset)
         self._data = dataset
         micros = None if accumulate is None else index(accumulate)

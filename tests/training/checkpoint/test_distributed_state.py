@@ -64,6 +64,17 @@ def test_what_a_resume_repeats_leaves_no_trace_in_parts(tmp_path: Path, step: in
 
 
 @needs_fsdp2
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_what_follows_an_epoch_that_was_left_is_done_once(tmp_path: Path, step: int) -> None:
+    """Behind `break` nothing is gathered, so the checkpoint has the scheduler's step already: a resume begins with the next epoch."""
+    full = run(make_spec(tmp_path / "full", "parted_jobs:breaks_off", 2, kind="function", checkpoint=EVERY), 2)
+    spec = make_spec(tmp_path / "again", "parted_jobs:breaks_off", 2, kind="function", checkpoint=EVERY)
+    again = run(spec, 2, resume=full.paths.checkpoint(step))
+
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+@needs_fsdp2
 @pytest.mark.parametrize(("ranks", "later"), [(2, 1), (1, 3), (3, 2)])
 def test_another_number_of_ranks_goes_on_with_the_same_weights(tmp_path: Path, ranks: int, later: int) -> None:
     """30 and 5 rows do not divide evenly by 2 and 3: what is cut and joined again has not changed by a bit."""
