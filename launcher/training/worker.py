@@ -175,7 +175,7 @@ class Worker:
         plan = plan_loop(
             session, len(dataset), index(batch_size), micros, shuffle=shuffle, drop_last=drop_last, begun=start > 0
         )
-        left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
+        left = -(-(plan.end_of_epoch(start) - start) // plan.global_batch)
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
         session.last_step = session.total_steps if self._epoch is not None or epochs is not None else None
         units = partial(plan.units, first, start, end)
@@ -212,7 +212,7 @@ class Worker:
         if self.is_last_micro and session.stepped:
             session.finish_unit(unit, last=True)
         if self._epoch is not None:
-            session.position.epoch, session.position.consumed = self._epoch, plan.samples_per_epoch
+            session.position.epoch, session.position.consumed = self._epoch, plan.length
             if not session.registered.has_parts:
                 session.open_gap()
 
