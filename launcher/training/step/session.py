@@ -105,7 +105,8 @@ class Session:
         if (state := self.registered.loaded) is None:  # a script's own folder
             self.position.step = self.place.resume_step
         else:
-            saved = from_plain(state["position"])  # an older version kept numbers of numpy as they were given
+            # An older version kept numbers of numpy as they were given, and the seed beside the position alone.
+            saved = {"seed": state.get("seed", self.seed), **from_plain(state["position"])}
             known = {n: int(saved[n]) for n in Position.__dataclass_fields__ if n in saved}
             self.position = Position(**known)
             self.notes = dict(state.get("notes", {}))
