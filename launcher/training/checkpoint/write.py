@@ -123,7 +123,11 @@ class CheckpointWriter:
         self.drain()
         self._channel.send(WorkerSaveBegun(step=step))
         self._held, self._snapshot.torn = None, False  # an earlier save's
-        held = parts()
+        try:
+            held = parts()
+        except CheckpointError as error:
+            self._lose(step, tmp, [], error)
+            return
         if not copy:
             self._snapshot.finish_device()
         else:
