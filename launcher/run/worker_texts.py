@@ -33,6 +33,11 @@ REPEATED = (
     "loop over worker.epochs(n), and over batches() inside"
 )
 """The warning of epochs that the launcher does not know of."""
+ORDER_KEPT = (
+    "the samples keep the order in which they have begun, although seed or shuffle is another now: in a new one some would be used twice and "
+    "others never; it begins with the next epoch of worker.epochs(), or the next loop over batches()"
+)
+"""The warning of a seed that was changed while samples of an epoch are used."""
 UNRESTORED = (
     "random numbers do not continue from the checkpoint: loop over run.steps(), "
     "or call run.restore_rng() right before the first step"

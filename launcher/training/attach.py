@@ -6,6 +6,7 @@ import torch
 
 from launcher.run.messages import WorkerAttached, WorkerWarning
 from launcher.training.process import signals
+from launcher.training.process.group import before_group_ends
 from launcher.training.process.place import here
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, listen
@@ -28,6 +29,7 @@ def attach() -> Worker:
         gate = Gate()
         session = Session(place, gate, _device(place.local_rank))
         if place.paths is not None:
+            before_group_ends(session.group_ends)
             listen(place, gate)  # before the signals are blocked here: one thread takes them
             place.channel.send(WorkerAttached())
             if (left := signals.take_over()) is not None:

@@ -17,7 +17,7 @@ from launcher.errors import CodeError
 from launcher.run.messages import WorkerEpoch, WorkerPhase, WorkerReady
 from launcher.training.ddp.randomness import make_deterministic, seed_all
 from launcher.training.process import failure
-from launcher.training.process.group import choose_device, open_group
+from launcher.training.process.group import before_group_ends, choose_device, open_group
 from launcher.training.process.not_finite import on_device
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
@@ -49,6 +49,7 @@ def run_work(place: WorkerPlace) -> int:
         target = _find(spec.work.target)
         session = Session(place, gate, device)
         _KEPT.append(session)
+        before_group_ends(session.group_ends)
         worker = Worker(session)
         if spec.work.kind == "task":
             run_task(worker, session, target(**spec.work.params))

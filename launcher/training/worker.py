@@ -39,8 +39,10 @@ class Worker:
         self._epoch_used = False
         self._unit: Unit | None = None
         self._micro = Micro([], 0, 1.0)
-        self._wrapped: list[torch.nn.Module] = []
-        """Modules of which DDP gives all ranks rank 0's buffers."""
+        self._wrapped: dict[int, torch.nn.Module] = {}
+        """By id the modules of which DDP may give all ranks rank 0's buffers."""
+        self._left = False
+        """The latest loop over `batches` was left by `break`."""
         self._data: Any = None
         """What the latest `batches` read."""
         self._told_repeated = False
@@ -79,8 +81,7 @@ class Worker:
         if not self._meets("wrap"):
             return model.to(self.device)
         wrapped = wrapping.wrap(model, self.device, self._session.place.spec.ddp)
-        if getattr(wrapped, "broadcast_buffers", True):
-            self._wrapped.append(wrapping.unwrap(wrapped))
+        self._wrapped[id(wrapped)] = wrapped
         self._session.waits.watch(wrapped)
         return wrapped
 
@@ -98,6 +99,7 @@ class Worker:
                 f"register({', '.join(objects)}) came after the first step: a resume loads all state before it; call it earlier"
             )
         self._session.registered.add(objects, per_rank=per_rank)
+        self._wrapped |= {id(ddp): ddp for thing in objects.values() for ddp in wrapping.replicas(thing)}
 
     def _meets(self, verb: str) -> bool:
         """Whether there is a process group. Raises CodeError where several ranks would each go their own way without one."""
@@ -166,6 +168,9 @@ class Worker:
                 )
             self._epoch_used = True
             first, end = self._epoch, self._epoch + 1
+            if not session.in_gap and at.epoch < first:
+                # What followed the epoch before is in the state that is saved from here on.
+                at.epoch, at.consumed = first, 0
         check_dataset(dataset)
         self._data = dataset
         micros = None if accumulate is None else index(accumulate)
@@ -173,7 +178,7 @@ class Worker:
         plan = plan_loop(
             session, len(dataset), index(batch_size), micros, shuffle=shuffle, drop_last=drop_last, begun=start > 0
         )
-        left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
+        left = -(-(plan.end_of_epoch(start) - start) // plan.global_batch)
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
         session.last_step = session.total_steps if self._epoch is not None or epochs is not None else None
         units = partial(plan.units, first, start, end)
@@ -186,7 +191,7 @@ class Worker:
             if session.limit_reached:
                 break
             session.enter()
-            self._unit = unit
+            self._unit, self._left = unit, False
             for number, (micro, data) in enumerate(pairs, 1):
                 self._micro, self.is_last_micro = micro, number == len(unit.micros)
                 try:
@@ -206,11 +211,11 @@ class Worker:
         Inside `epochs` the epoch is over. Nothing here meets other ranks: an exception on one leaves its loop, too.
         """
         session = self._session
-        self._unit, session.in_unit = None, False
+        self._unit, session.in_unit, self._left = None, False, True
         if self.is_last_micro and session.stepped:
             session.finish_unit(unit, last=True)
         if self._epoch is not None:
-            session.position.epoch, session.position.consumed = self._epoch, plan.samples_per_epoch
+            session.position.epoch, session.position.consumed = self._epoch, plan.length
             if not session.registered.has_parts:
                 session.open_gap()
 
@@ -228,8 +233,8 @@ class Worker:
     def _share_buffers(self) -> None:
         # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.
         if self.world_size > 1 and dist.is_initialized():
-            for model in self._wrapped:
-                for buffer in model.buffers():
+            for model in self._wrapped.values():
+                for buffer in wrapping.shared_buffers(model):
                     whole = buffer.contiguous()  # gloo would write beside what is not
                     dist.broadcast(whole, 0)
                     if whole is not buffer:
@@ -301,8 +306,10 @@ class Worker:
         """
         session = self._session
         self._meets("evaluate")
-        if session.in_unit:
-            self._share_buffers()  # else each rank would measure with its own statistics; behind a loop they are shared
+        if self._left and session.in_gap:
+            session.pass_boundary()  # all ranks meet below, so none of them stops here
+        if self._left or not session.in_gap:
+            self._share_buffers()  # else each rank would measure with its own statistics; a loop's last step has shared them
         results = evaluate(session, model, dataset, batch_size, measure, collate, num_workers)
         results = {prefix + name: value for name, value in results.items()}
         step = session.position.step + session.in_unit

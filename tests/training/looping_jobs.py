@@ -45,6 +45,18 @@ def range_of_epochs(worker: Any) -> None:
         job.scheduler.step()
 
 
+def in_epochs(worker: Any, *, inside: bool = True, shuffle: bool = True) -> None:
+    """Two epochs, in `epochs` or as one loop."""
+    job, data = Job(worker), numbers(24)
+    if not inside:
+        for batch in worker.batches(data, 4, epochs=2, shuffle=shuffle):
+            job.train(batch)
+        return
+    for _ in worker.epochs(2):
+        for batch in worker.batches(data, 4, shuffle=shuffle):
+            job.train(batch)
+
+
 def scheduled_first(worker: Any) -> None:
     """The scheduler steps before an epoch's first batch."""
     job, data = Job(worker), numbers(24)

@@ -45,6 +45,25 @@ def schedules_first(worker: Any) -> None:
             optimizer.zero_grad()
 
 
+def breaks_off(worker: Any) -> None:
+    """Epochs of three steps, whatever the data hold; the scheduler steps behind each."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(8, 5)
+    fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 8, generator=torch.Generator().manual_seed(5)))
+    for _ in worker.epochs(3):
+        for (batch,) in worker.batches(data, 4):
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if (worker.steps_done + 1) % 3 == 0:
+                break
+        scheduler.step()
+
+
 def changes_at_its_end(worker: Any) -> None:
     """A loop over `batches`, after which the user's last lines change the weights."""
     torch.manual_seed(3)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from crew import interrupted, make_spec, run, script_spec
+import torch.distributed as dist
+from crew import Crew, interrupted, make_spec, run, script_spec
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
 
 from launcher import Worker
+from launcher.run.spec import CheckpointSpec
 from launcher.run.worker_texts import UNORDERED
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
-from launcher.training.ddp.wrapping import is_exact
+from launcher.training.ddp.wrapping import is_exact, shared_buffers
+
+EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
 
 SCRIPT = """
 import torch
@@ -167,3 +173,88 @@ def test_a_registered_ddp_computes_what_torchs_own_does(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "run", "test_exact_ddp:equals_torchs", 3, kind="function")
 
     run(spec, 3)
+
+
+def normed_data(length: int, seed: int) -> TensorDataset:
+    """Inputs and targets."""
+    generator = torch.Generator().manual_seed(seed)
+    return TensorDataset(torch.randn(length, 8, generator=generator), torch.randn(length, 1, generator=generator))
+
+
+def mse(model: Any, batch: Any) -> torch.Tensor:
+    """The loss of a batch."""
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def evaluates_norms(worker: Worker, *, how: str) -> None:
+    """Batch norm, whose statistics differ on each rank, and a scheduler that heeds what `evaluate` returns."""
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    model = DistributedDataParallel(net) if how == "registered" else worker.wrap(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.0)
+    worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
+    train, test = normed_data(96, 5), normed_data(20, 6)
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad()
+        mse(model, batch).backward()
+        optimizer.step()
+
+    def measure() -> None:
+        loss = worker.evaluate(model, test, 5, lambda *args: {"loss": mse(*args)})["loss"]
+        if worker.is_leader:
+            print("loss", worker.steps_done, loss, flush=True)
+        scheduler.step(loss)
+
+    if how == "steps":
+        for number in worker.steps(9):
+            if number and number % 3 == 0:
+                measure()
+            first = 16 * (number % 6) + 8 * worker.rank
+            step([tensor[first : first + 8] for tensor in train.tensors])
+        return
+    for _ in worker.epochs(3):
+        for batch in worker.batches(train if how == "break" else normed_data(48, 5), 8):
+            step(batch)
+            if how == "break" and (worker.steps_done + 1) % 3 == 0:
+                break
+        measure()
+
+
+def losses_of(crew: Crew) -> list[str]:
+    """What rank 0 measured."""
+    return re.findall("^loss .*", (crew.paths.root / "rank-0.log").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("how", ["registered", "steps", "break"])
+def test_an_evaluation_measures_with_rank_0s_buffers_on_every_rank(tmp_path: Path, how: str) -> None:
+    """As a resumed run does, whose ranks all have them from the checkpoint: of a DDP of one's own, between steps, behind `break`."""
+    spec = make_spec(
+        tmp_path / "full", "test_exact_ddp:evaluates_norms", 2, kind="function", params={"how": how}, checkpoint=EVERY
+    )
+    full = run(spec, 2)
+    losses = losses_of(full)
+    assert len(losses) == (2 if how == "steps" else 3)
+
+    for at in (3, 6):
+        spec = make_spec(tmp_path / f"{at}", "test_exact_ddp:evaluates_norms", 2, kind="function", params={"how": how})
+        again = run(spec, 2, resume=full.paths.checkpoint(at))
+        assert losses_of(again) == losses[at // 3 - 1 :]
+        assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+def test_buffers_that_ddp_leaves_to_each_rank_are_left(tmp_path: Path) -> None:
+    """Without broadcast_buffers, of a group of fewer ranks, and those that DDP was told to ignore."""
+    run(make_spec(tmp_path / "run", "test_exact_ddp:lists_buffers", 2, kind="function"), 2)
+
+
+def lists_buffers(worker: Worker) -> None:
+    """What is shared of which model. Raises AssertionError."""
+    groups = [dist.new_group([rank]) for rank in range(worker.world_size)]
+    partly = Branches()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(partly, ["first.1.running_mean"])
+    options: list[dict[str, Any]] = [{}, {"broadcast_buffers": False}, {"process_group": groups[worker.rank]}]
+    models = [*(DistributedDataParallel(Branches(), **values) for values in options), DistributedDataParallel(partly)]
+
+    assert [len(shared_buffers(model)) for model in models] == [3, 0, 0, 2]

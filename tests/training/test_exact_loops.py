@@ -12,6 +12,7 @@ from looping_jobs import numbers
 
 import launcher
 from launcher.run.spec import CheckpointSpec
+from launcher.run.worker_texts import ORDER_KEPT
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.ddp.data import to_device
 
@@ -45,6 +46,38 @@ def test_what_a_resume_repeats_leaves_no_trace(tmp_path: Path, target: str, at: 
 
     assert _order(tmp_path / "again") == _order(tmp_path / "full")[at:]
     assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["epochs", "one loop"])
+@pytest.mark.parametrize(("changed", "params"), [({"seed": 1}, {}), ({}, {"shuffle": False})], ids=["seed", "shuffle"])
+def test_an_order_that_has_begun_is_kept(tmp_path: Path, inside: bool, changed: Any, params: Any) -> None:
+    """A changed seed, or shuffle, would use some samples twice: it is told, and orders the next epoch. A second resume keeps that, too."""
+    params = {"inside": inside, **params}
+    first = _run(tmp_path / "first", "in_epochs", params={"inside": inside})
+    old = [line.split("]")[0] for line in _order(tmp_path / "first")]
+    second = _run(tmp_path / "second", "in_epochs", resume=first.paths.checkpoint(2), params=params, **changed)
+    new = [line.split("]")[0] for line in _order(tmp_path / "second")]
+
+    assert new[:4] == old[2:6]
+    assert (new[4:] == old[6:]) is not inside
+    assert ORDER_KEPT in second.warned()
+
+    third = _run(tmp_path / "third", "in_epochs", resume=second.paths.checkpoint(8), params=params, **changed)
+    assert digest_checkpoint(third.committed[-1]) == digest_checkpoint(second.committed[-1])
+    assert (ORDER_KEPT in third.warned()) is not inside
+
+
+def test_of_an_older_checkpoint_the_seed_that_it_notes_is_kept(tmp_path: Path) -> None:
+    """It stands beside the position; how the samples were ordered is not noted."""
+    first = _run(tmp_path / "first", "in_epochs")
+    path = first.paths.checkpoint(2)
+    state = torch.load(path / "state.pt", weights_only=True)
+    del state["position"]["seed"], state["position"]["shuffle"]
+    torch.save(state, path / "state.pt")
+    again = _run(tmp_path / "again", "in_epochs", resume=path, seed=1)
+
+    assert _order(tmp_path / "again")[:4] == _order(tmp_path / "first")[2:6]
+    assert again.warned() == [ORDER_KEPT]
 
 
 def test_epochs_that_the_launcher_does_not_know_differ_and_are_told(tmp_path: Path) -> None:

@@ -55,8 +55,14 @@ def refusal(thing: Any, *, in_parts: bool, per_rank: bool) -> str:
 def gather_parts(state: Any, *, keep: bool) -> Any:
     """Return ``state`` with whole tensors in host memory in place of DTensors; nothing but its form where ``keep`` is false.
 
-    Every rank must call it, with states of the same form: the ranks exchange one tensor after the other.
+    Every rank must call it, with states of the same form: the ranks exchange one tensor after the other. Raises CheckpointError
+    without a process group.
     """
+    if not torch.distributed.is_initialized():
+        raise CheckpointError(
+            "the process group was destroyed before the state that the ranks have parts of was gathered; leave it to the end of "
+            "the process, or loop over run.steps(n)"
+        )
     kind = _dtensor()
 
     def whole(leaf: Any, _: Any) -> Any:

@@ -40,6 +40,9 @@ class Registered:
         self.per_rank: dict[str, Any] = {}
         self._in_parts: set[str] = set()
         """Names of those of which each rank has a part."""
+        self._gathered: dict[str, Any] = {}
+        self.gathered_step = -1
+        """The step whose distributed state was gathered last: a save that is tried again meets no other rank."""
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
         self._place, self._device = place, device
@@ -72,13 +75,21 @@ class Registered:
         """Whether the ranks must meet to save: some state is distributed over them."""
         return bool(self._in_parts)
 
-    def gathered(self, *, keep: bool) -> dict[str, Any]:
-        """Return the whole state of what is distributed, by name, where it is to be kept; all ranks must call it."""
-        return {
-            name: distributed.gather_parts(self.shared[name].state_dict(), keep=keep)
-            for name in self.shared
-            if name in self._in_parts
-        }
+    def gathered(self, step: int) -> dict[str, Any]:
+        """Return the whole state of what is distributed, by name, on rank 0; all ranks must call it, and meet once a ``step``."""
+        if self.gathered_step != step:
+            keep = self._place.rank == 0
+            states = ((name, self.shared[name].state_dict()) for name in self.shared if name in self._in_parts)
+            self._gathered = {name: distributed.gather_parts(state, keep=keep) for name, state in states}
+            self.gathered_step = step
+        return self._gathered
+
+    def shared_states(self, step: int) -> dict[str, Any]:
+        """Return the state of what all ranks share, by name, on rank 0; where each has a part of it, all ranks gather that."""
+        whole = self.gathered(step)
+        if self._place.rank != 0:
+            return {}
+        return {n: whole[n] if n in whole else saved_state(n, thing) for n, thing in self.shared.items()}
 
     @property
     def ranks_then(self) -> int:

@@ -125,7 +125,7 @@ class CheckpointWriter:
         self._held, self._snapshot.torn = None, False  # an earlier save's
         try:
             held = parts()
-        except CheckpointError as error:  # of one object's own state; what the ranks do together stays an error
+        except CheckpointError as error:  # of one object's own state, or of parts that can be gathered no more
             self._lose(step, tmp, [], error)
             return
         if not copy:

@@ -89,10 +89,10 @@ class Plan:
         whole = self.length // self.global_batch
         return whole if self.drop_last else math.ceil(self.length / self.global_batch)
 
-    @property
-    def samples_per_epoch(self) -> int:
-        """Samples an epoch consumes, over all ranks."""
-        return self.units_per_epoch * self.global_batch if self.drop_last else self.length
+    def end_of_epoch(self, start: int) -> int:
+        """Samples of an epoch consumed when it ends, ``start`` of them in steps that may have had another size."""
+        left = max(self.length - start, 0)
+        return start + left - (left % self.global_batch if self.drop_last else 0)
 
     def order(self, epoch: int) -> torch.Tensor:
         """Return the epoch's permutation of all samples."""
@@ -103,8 +103,9 @@ class Plan:
 
     def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[Unit]:
         """Yield every unit from ``start`` samples into ``epoch`` up to the end of ``end_epoch - 1``."""
-        end, whole = self.samples_per_epoch, self._shares(self.global_batch)
+        whole = self._shares(self.global_batch)
         while epoch < end_epoch:
+            end = self.end_of_epoch(start)
             order = self.order(epoch) if start < end else None
             while order is not None and start < end:
                 size = min(self.global_batch, end - start)

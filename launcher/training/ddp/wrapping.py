@@ -53,6 +53,15 @@ def replicas(model: Any) -> list[DistributedDataParallel]:
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
 
+def shared_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the buffers that all ranks are to have from rank 0: by DDP at each forward pass, or of a model that `wrap` left as it is."""
+    if not isinstance(model, DistributedDataParallel):
+        return list(model.buffers())
+    if not model.broadcast_buffers or model.process_group.size() < torch.distributed.get_world_size():
+        return []
+    return [buffer for name, buffer in model.module.named_buffers() if name not in model.parameters_to_ignore]
+
+
 def note(ddp: DistributedDataParallel) -> DistributedDataParallel:
     """Remember that this model is trained here; returns it."""
     _known.add(ddp)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,3 +68,19 @@ def open_group(place: WorkerPlace, device: torch.device) -> None:
         timeout=timedelta(minutes=spec.collective_timeout_min),
         device_id=device if spec.backend == "nccl" else None,
     )
+
+
+def before_group_ends(call: Callable[[], None]) -> None:
+    """Call ``call`` each time that user code is about to destroy the group of all ranks.
+
+    Not where an exception is handled: other ranks may not come, and ``call`` may wait for them.
+    """
+    inner = dist.destroy_process_group
+
+    @functools.wraps(inner)
+    def destroy(group: Any = None) -> None:
+        if group in (None, dist.group.WORLD) and dist.is_initialized() and sys.exc_info()[1] is None:
+            call()
+        inner(group)
+
+    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy

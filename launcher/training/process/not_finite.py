@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -52,8 +53,8 @@ class NotFiniteWatch:
             if on_device(value):
                 return self._ring(name, value.device).put(step, value, epoch)
             value = value.item()
-        if isinstance(value, float | int):
-            self._value(name, step, value)
+        if isinstance(value, Real):  # numpy's scalars, too
+            self._value(name, step, float(value))
         return value
 
     def count(self, name: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from launcher.errors import CheckpointError, CodeError
+from launcher.run.messages import WorkerWarning
+from launcher.run.worker_texts import ORDER_KEPT
 from launcher.training.ddp.data import Plan, check_positive, derive_seed
 from launcher.training.process.place import WorkerPlace
 from launcher.training.step.session import Session
@@ -32,6 +34,7 @@ def plan_loop(
     if not at.global_batch or at.per_rank != per_rank:
         at.global_batch, at.per_rank = per_rank * _full_size(place), per_rank
     at.length = length
+    _keep_order(session, shuffle, begun)
     if length == 0 or (drop_last and length < at.global_batch):
         raise CodeError(f"the data set has {length} samples, fewer than one batch over all ranks ({at.global_batch})")
     return Plan(
@@ -42,12 +45,21 @@ def plan_loop(
         elastic_micros=accumulate is not None,
         rank=place.rank,
         world_size=place.world_size,
-        seed=derive_seed(session.seed, at.phase)
-        if at.phase
-        else session.seed,  # a loop after another has an order of its own
-        shuffle=shuffle,
+        seed=derive_seed(at.seed, at.phase) if at.phase else at.seed,  # a loop after another has an order of its own
+        shuffle=bool(at.shuffle),
         drop_last=drop_last,
     )
+
+
+def _keep_order(session: Session, shuffle: bool, begun: bool) -> None:
+    """Note the order of the samples. One that has begun is kept: in another, some samples would come twice and others never."""
+    at, place = session.position, session.place
+    if not begun:
+        at.seed = session.seed
+    if not begun or at.shuffle < 0:
+        at.shuffle = int(shuffle)
+    if (at.seed, at.shuffle) != (session.seed, shuffle) and place.rank == 0:
+        session.reporter.send(WorkerWarning(text=ORDER_KEPT))
 
 
 def _full_size(place: WorkerPlace) -> int:

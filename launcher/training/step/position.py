@@ -23,6 +23,10 @@ class Position:
     """A running checksum of which samples were used, in which order."""
     length: int = 0
     """Samples of the data set."""
+    seed: int = 0
+    """Of the order in which its samples come."""
+    shuffle: int = -1
+    """Whether that order is random; -1: an older version has not noted it."""
     global_batch: int = 0
     per_rank: int = 0
     """The batch size per rank that the user asked for; another value on resume means another global batch."""

@@ -85,8 +85,6 @@ class Session:
         self.folder_step = -1
         """The step that `Worker.save_dir` saved last."""
         self._gap: Reference | None = None
-        self._gathered: tuple[int, dict[str, Any]] = (-1, {})
-        """The step whose distributed state was gathered last, and that: a save that is tried again meets no other rank."""
         self._saved_at = 0
         self._ending = False
         """All work is done."""
@@ -105,7 +103,8 @@ class Session:
         if (state := self.registered.loaded) is None:  # a script's own folder
             self.position.step = self.place.resume_step
         else:
-            saved = from_plain(state["position"])  # an older version kept numbers of numpy as they were given
+            # An older version kept numbers of numpy as they were given, and the seed beside the position alone.
+            saved = {"seed": state.get("seed", self.seed), **from_plain(state["position"])}
             known = {n: int(saved[n]) for n in Position.__dataclass_fields__ if n in saved}
             self.position = Position(**known)
             self.notes = dict(state.get("notes", {}))
@@ -155,7 +154,7 @@ class Session:
         if dealt is not None and (share := dealt.own):
             own["share"] = share
         files: list[tuple[str, Any]] = [(write.rank_file(self.place.rank), own)]
-        objects = self._shared_objects()
+        objects = self.registered.shared_states(self.position.step)
         if self.place.rank == 0:
             shared = {
                 "format": write.FORMAT if dealt is None else write.FORMAT_IN_SHARES,
@@ -167,16 +166,6 @@ class Session:
             }
             files.insert(0, (write.SHARED, shared))
         return files
-
-    def _shared_objects(self) -> dict[str, Any]:
-        """Return the state of what all ranks share; where each has a part of it, all ranks gather it for rank 0, once a step."""
-        registered, step = self.registered, self.position.step
-        if registered.has_parts and self._gathered[0] != step:
-            self._gathered = step, registered.gathered(keep=self.place.rank == 0)
-        if self.place.rank != 0:
-            return {}
-        whole = self._gathered[1]
-        return {n: whole[n] if n in whole else saved_state(n, thing) for n, thing in registered.shared.items()}
 
     def _settle(self) -> None:
         """Make the copies that a save still needs: an optimizer is about to change what is copied."""
@@ -365,6 +354,16 @@ class Session:
         self.save(tmp, copy=False)
         return self.saver.drain() == self.position.step
 
+    def group_ends(self) -> None:
+        """Gather what the ranks have parts of, for the last save: the process group that this takes is about to be destroyed."""
+        is_saved = self._ending or self.stopping or self.position.step in (self.start_step, self.last_step)
+        if self.registered.has_parts and self.rules.enabled and not is_saved:
+            before = self._phase
+            self.phase("save")
+            self._gap, self.registered.gathered_step = None, -1
+            self.registered.gathered(self.position.step)
+            self.phase(before)
+
     def finish(self) -> None:
         """Save the last checkpoint, then report that all work is done."""
         self._progress(last=True)
@@ -373,7 +372,7 @@ class Session:
         if self._gap is not None and (self.registered.has_parts or not self._gap.intact):
             # Nobody knew that this was the last step, and what the checkpoint should hold is not there any more: it is
             # saved as it is now. Copies of parts do not show a change.
-            self._gap, self._gathered = None, (-1, {})
+            self._gap, self.registered.gathered_step = None, -1
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
             saved = self._save_last(self.tmp())

@@ -10,9 +10,10 @@ import torch
 from crew import Crew, make_spec, run
 from fsdp2 import needs_fsdp2
 
-from launcher.run.spec import CheckpointSpec
+from launcher.run.spec import CheckpointSpec, RunSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
+SELDOM = CheckpointSpec(interval_min=1000)
 EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
 
 
@@ -64,6 +65,17 @@ def test_what_a_resume_repeats_leaves_no_trace_in_parts(tmp_path: Path, step: in
 
 
 @needs_fsdp2
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_what_follows_an_epoch_that_was_left_is_done_once(tmp_path: Path, step: int) -> None:
+    """Behind `break` nothing is gathered, so the checkpoint has the scheduler's step already: a resume begins with the next epoch."""
+    full = run(make_spec(tmp_path / "full", "parted_jobs:breaks_off", 2, kind="function", checkpoint=EVERY), 2)
+    spec = make_spec(tmp_path / "again", "parted_jobs:breaks_off", 2, kind="function", checkpoint=EVERY)
+    again = run(spec, 2, resume=full.paths.checkpoint(step))
+
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+@needs_fsdp2
 @pytest.mark.parametrize(("ranks", "later"), [(2, 1), (1, 3), (3, 2)])
 def test_another_number_of_ranks_goes_on_with_the_same_weights(tmp_path: Path, ranks: int, later: int) -> None:
     """30 and 5 rows do not divide evenly by 2 and 3: what is cut and joined again has not changed by a bit."""
@@ -95,8 +107,7 @@ def test_what_could_not_be_saved_whole_is_refused(tmp_path: Path, how: str, said
 
 def test_what_the_last_lines_change_is_in_the_last_checkpoint(tmp_path: Path) -> None:
     """As for DDP: the copies that were gathered after the last step are not the result of the work."""
-    seldom = CheckpointSpec(interval_min=1000)
-    crew = run(make_spec(tmp_path / "run", "parted_jobs:changes_at_its_end", 2, kind="function", checkpoint=seldom), 2)
+    crew = run(make_spec(tmp_path / "run", "parted_jobs:changes_at_its_end", 2, kind="function", checkpoint=SELDOM), 2)
     state = torch.load(crew.committed[-1] / "state.pt", weights_only=True)["objects"]["model"]
 
     assert all(bool((value == 7.0).all()) for value in state.values())
@@ -140,3 +151,98 @@ def test_parts_of_rank_0_alone_are_not_resumed(tmp_path: Path) -> None:
 
     assert "an older version saved it" in failed["message"]
     assert failed["kind"] == "unloadable"
+
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+from torch.distributed import destroy_process_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import launcher
+
+dist.init_process_group("gloo")
+run = launcher.attach()
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4)
+fully_shard(model, mesh=init_device_mesh("cpu", (run.world_size,)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+run.register(model=model, optimizer=optimizer)
+
+
+def train():
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+"""
+WHILE = """
+run.restore_rng()
+while run.steps_done < 3 and not run.should_stop():
+    train()
+    run.step()
+"""
+BREAK = """
+for step in run.steps(10):
+    train()
+    if step == 2:
+        break
+"""
+BATCHES = """
+for _ in run.batches(torch.utils.data.TensorDataset(torch.ones(24, 1)), 4):
+    train()
+"""
+CHANGE = """
+with torch.no_grad():
+    for value in model.parameters():
+        value.fill_(7.0)
+"""
+
+
+def scripted(folder: Path, end: str) -> RunSpec:
+    """The script with this end; it saves when it ends alone."""
+    (folder / "train.py").write_text(SCRIPT + end)
+    return make_spec(folder / "run", "train.py", 2, kind="script", code_dir=str(folder), checkpoint=SELDOM)
+
+
+@needs_fsdp2
+@pytest.mark.parametrize("loop", [WHILE, BREAK, BATCHES], ids=["while", "break", "batches"])
+def test_a_script_may_destroy_its_group_before_it_ends(tmp_path: Path, loop: str) -> None:
+    """What a loop without a planned end leaves is gathered before; the last checkpoint has what was changed behind the loop, as for DDP."""
+    crew = run(scripted(tmp_path, f"{loop}{CHANGE}dist.destroy_process_group()\n"), 2)
+    state = torch.load(crew.committed[-1] / "state.pt", weights_only=True)["objects"]["model"]
+
+    assert crew.committed[-1].name == "step-00000003"
+    assert all(message["saved"] for message in crew.messages("finished"))
+    assert all(bool((value == 7.0).all()) for value in state.values())
+
+
+@needs_fsdp2
+def test_a_last_state_that_cannot_be_gathered_is_told(tmp_path: Path) -> None:
+    """A script that has imported the function by name before attach(): the work is done, its last save failed, and why."""
+    with Crew(scripted(tmp_path, f"{BREAK}destroy_process_group()\n"), 2) as crew:
+        words = crew.finish()
+
+    assert [(words[rank]["type"], words[rank]["saved"]) for rank in range(2)] == [("finished", False)] * 2
+    assert all("loop over run.steps(n)" in m["error"] and m["permanent"] for m in crew.messages("save_failed"))
+
+
+@needs_fsdp2
+def test_a_rank_that_fails_waits_for_no_other_at_its_groups_end(tmp_path: Path) -> None:
+    """Its group ends in a `finally`: nothing is gathered while an exception is on its way, and that is what is told."""
+    text = """
+try:
+    for step in run.steps(4):
+        train()
+        run.step()
+        if step == 1 and run.rank == 1:
+            raise ValueError("one rank alone")
+finally:
+    dist.destroy_process_group()
+"""
+    with Crew(scripted(tmp_path, text), 2) as crew:
+        words = crew.finish()
+
+    assert words[1]["message"] == "one rank alone"

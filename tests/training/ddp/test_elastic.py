@@ -73,6 +73,18 @@ def test_every_sample_is_met_once_however_the_world_changes(
     assert met == Counter(range(length))
 
 
+def test_drop_last_drops_what_is_left_of_an_epoch_whose_batch_size_has_changed() -> None:
+    """12 of 25 samples were used in other steps: one whole step of 10 fits behind them, and the next epoch has two."""
+    plan = Plan(length=25, global_batch=10, batch_size=10, drop_last=True)
+
+    assert [(unit.epoch, unit.start, unit.size, unit.last) for unit in plan.units(0, 12, 2)] == [
+        (0, 12, 10, True),
+        (1, 0, 10, False),
+        (1, 10, 10, True),
+    ]
+    assert list(plan.units(0, 22, 1)) == []
+
+
 def test_seeds_are_spread() -> None:
     """Neighbouring ranks, steps and samples have unrelated seeds of 63 bits, all different."""
     seeds = {derive_seed(seed, step, rank) for seed in range(10) for step in range(20) for rank in range(50)}

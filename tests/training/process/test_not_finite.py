@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from crew import Crew, make_spec
@@ -70,6 +71,12 @@ def test_a_best_value_that_begins_infinite_is_no_alarm() -> None:
     assert told(INF, INF, 0.5, metric="best") == []
     assert [m.value for m in told(INF, metric="train_loss")] == ["inf"]
     assert [m.step for m in told(1.0, NAN, metric="grad_norm")] == [2]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.longdouble])
+def test_numbers_of_numpy_are_numbers(kind: Any) -> None:
+    """Only float64 is a Python float."""
+    assert [(m.step, m.value) for m in told(kind(1.0), kind("nan"))] == [(2, "nan")]
 
 
 @pytest.mark.usefixtures("device")
