@@ -18,7 +18,7 @@ from launcher.run.worker_texts import REPEATED
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
-from launcher.training.folder import save_folder
+from launcher.training.folder import OneWay, save_folder
 from launcher.training.step.planning import plan_loop
 from launcher.training.step.session import Session
 
@@ -44,6 +44,7 @@ class Worker:
         self._data: Any = None
         """What the latest `batches` read."""
         self._told_repeated = False
+        self._way = OneWay(session.registered)
         place = session.place
         self.rank = place.rank
         """This worker's number among all."""
@@ -91,8 +92,9 @@ class Worker:
         its DistributedDataParallel, before the first forward pass: with three ranks and more its gradient buckets are
         brought into their final order, which resuming bit for bit takes.
         Raises CheckpointError when the checkpoint's state does not fit, TypeError when a state cannot be saved, CodeError
-        after the first step.
+        after the first step, and beside `save_dir`.
         """
+        self._way.registers(objects)
         if self._session.begun:
             raise CodeError(
                 f"register({', '.join(objects)}) came after the first step: a resume loads all state before it; call it earlier"
@@ -215,7 +217,8 @@ class Worker:
                 session.open_gap()
 
     def _open_loop(self) -> bool:
-        """Whether this loop over data is the one under way, or comes after it."""
+        """Whether this loop over data is the one under way, or comes after it. Raises CodeError beside `save_dir`."""
+        self._way.loops_over_data()
         at, number = self._session.position, self._loops
         self._loops += 1
         if at.phase > number:
@@ -362,14 +365,17 @@ class Worker:
         return self._session.stopping or self._session.rehearsed
 
     def should_save(self) -> bool:
-        """Whether a checkpoint is due at this step: fill `save_dir`; the same on every rank."""
+        """Whether a checkpoint is due at this step: fill `save_dir`; the same on every rank. Raises CodeError as that does."""
+        self._way.fills("should_save")
         return self._session.wanted is not None
 
     def save_dir(self) -> contextlib.AbstractContextManager[Path | None]:
         """Give a folder that all ranks fill (DCP, FSDP, anything) and the leader commits: ``with run.save_dir() as path``.
 
-        Its files must be written when the block ends; all ranks must enter it. None outside a run.
+        Its files must be written when the block ends; all ranks must enter it. None outside a run. For loops over `steps`, or that
+        call `step`. Raises CodeError where something is registered, and in a loop over `batches` or behind it.
         """
+        self._way.fills("save_dir")
         return save_folder(self._session)
 
     def close(self) -> None:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew, make_spec, run
 
 from launcher.training.folder import _names
+
+
+def _spec(folder: Path, target: str, **params: Any) -> Any:
+    return make_spec(folder, f"folder_jobs:{target}", 1, kind="function", params=params)
 
 
 def test_a_link_within_the_folder_still_leads_there_under_another_name(tmp_path: Path) -> None:
@@ -29,3 +37,32 @@ def test_a_link_within_the_folder_still_leads_there_under_another_name(tmp_path:
     assert (tmp_path / "step-10" / "last").read_text() == (tmp_path / "step-10" / "all" / "a").read_text() == "weights"
     assert (tmp_path / "step-10" / "parts" / "again").read_text() == "weights"
     assert os.readlink(tmp_path / "step-10" / "words") == str(outside)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ("registers", "asks", "should_save() was called although something is registered"),
+        ("registers", "fills", "save_dir() was called although something is registered"),
+        ("asks", "registers", "register(model) came after save_dir() or should_save()"),
+        ("loops", "fills in it", "should_save() was called in a loop over batches(), or behind it"),
+        ("loops", "fills", "save_dir() was called in a loop over batches(), or behind it"),
+        ("fills", "loops", "batches() was called in a run that saves by save_dir()"),
+    ],
+)
+def test_two_ways_of_saving_are_refused_together(tmp_path: Path, first: str, then: str, said: str) -> None:
+    """A resume would find one of both: the user's files would be missing, or the data would begin anew."""
+    with Crew(_spec(tmp_path, "two_ways", first=first, then=then), 1) as crew:
+        word = crew.finish()[0]
+
+    assert word.get("exception") == "launcher.errors.CodeError", word
+    assert word["message"].startswith(said)
+
+
+def test_a_loop_over_data_does_not_begin_anew_from_a_folder(tmp_path: Path) -> None:
+    """A checkpoint that is a folder of the script's own holds no position: `batches` refuses it, rather than repeat an epoch."""
+    full = run(_spec(tmp_path / "full", "fills"), 1)
+    with Crew(_spec(tmp_path / "again", "two_ways", first="loops", then=""), 1, resume=full.committed[0]) as crew:
+        word = crew.finish()[0]
+
+    assert word["message"].startswith("batches() was called in a run that saves by save_dir()"), word

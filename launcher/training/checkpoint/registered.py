@@ -53,11 +53,14 @@ class Registered:
         self._as_loaded = ""
         """A digest of all states before code ran that a resume runs again; "": there is none such."""
         self._told_unstepped = False
+        self.from_folder = False
+        """The checkpoint is a script's own folder (`Worker.save_dir`)."""
         self._generators = path = place.resume_path
         if path is None:
             return
         # Without a state it is a script's own folder; a state that cannot be seen for a moment is still there.
         if not patiently(partial(exists, path / write.SHARED, path), path):
+            self.from_folder = True
             self._generators = path / write.GENERATORS
             return
         self.loaded = read.load_shared(path, self._unsafe)
