@@ -74,15 +74,21 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     if is_again:  # this step is saved already, and the leader may be committing that folder
         tmp = tmp.with_name(f"{tmp.name}-again")  # deleted with the round
     else:
+        session.folder_step = step
         session.reporter.send(WorkerSaveBegun(step=step))
-    # While the run's folder does not answer, this waits: user code is about to fill the new one.
-    patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
-    yield tmp
+    try:
+        # While the run's folder does not answer, this waits: user code is about to fill the new one.
+        patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
+        yield tmp
+    except BaseException as error:  # the script may go on: else the leader would wait for this save
+        if not is_again:
+            _tell_failed(session, step, error)
+        _end(session, saved=False)
+        raise
     if is_again:
         session.phase("train")
         return
     saved = False
-    session.folder_step = step
     try:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
         files = [_generators(tmp, session), *(_durable(tmp, name) for name in names)]
@@ -94,7 +100,16 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         session.reporter.send(shard)
         saved = True
     except OSError as error:
-        session.reporter.send(WorkerSaveFailed(step=step, error=str(error), errno=error_number(error)))
+        _tell_failed(session, step, error)
+    _end(session, saved=saved)
+
+
+def _tell_failed(session: Session, step: int, error: BaseException) -> None:
+    text = str(error) or type(error).__name__
+    session.reporter.send(WorkerSaveFailed(step=step, error=text, errno=error_number(error)))
+
+
+def _end(session: Session, *, saved: bool) -> None:
     session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)

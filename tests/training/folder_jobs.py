@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from typing import Any
 
 import torch
@@ -30,4 +32,15 @@ def fills(worker: Any) -> None:
         worker.step()
         if step == 0:
             with worker.save_dir() as folder:
+                (folder / "mine").write_text("weights")
+
+
+def fails_once(worker: Any) -> None:
+    """The disk is full at the first step, and the function goes on; the second is saved."""
+    for _ in worker.steps(3):
+        worker.step()
+        if worker.steps_done <= 2:
+            with contextlib.suppress(OSError), worker.save_dir() as folder:
+                if worker.steps_done == 1:
+                    raise OSError(errno.ENOSPC, "No space left on device")
                 (folder / "mine").write_text("weights")

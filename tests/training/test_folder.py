@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import Crew, make_spec, run
+from crew import Crew, make_spec, run, script_spec
 
 from launcher.training.folder import _names
 
@@ -66,3 +67,43 @@ def test_a_loop_over_data_does_not_begin_anew_from_a_folder(tmp_path: Path) -> N
         word = crew.finish()[0]
 
     assert word["message"].startswith("batches() was called in a run that saves by save_dir()"), word
+
+
+def test_a_block_that_raises_is_a_save_that_failed(tmp_path: Path) -> None:
+    """The leader hears of it at once, with the errno, although the function catches the error; the next save counts."""
+    crew = run(_spec(tmp_path, "fails_once"), 1)
+
+    failed = crew.messages("save_failed")
+    assert [(m["step"], m["error"], m["errno"]) for m in failed] == [
+        (1, "[Errno 28] No space left on device", errno.ENOSPC)
+    ]
+    heard = [m.get("name", m["type"]) for _, m in crew.seen if m["type"] in ("phase", "save_begun", "save_failed")]
+    assert heard[heard.index("save_failed") + 1] == "train"
+    assert [path.name for path in crew.committed] == ["step-00000002"]
+
+
+FAILS_AT_ITS_STOP = """
+import os, time, launcher
+run = launcher.attach()
+for _ in run.steps():
+    run.step()
+try:
+    with run.save_dir():
+        raise ValueError
+except ValueError:
+    while not os.path.exists(os.environ["LAUNCHER_RUN_DIR"] + "/go"):
+        time.sleep(0.01)
+"""
+
+
+def test_a_block_that_raises_at_a_stop_has_saved_nothing(tmp_path: Path) -> None:
+    """The rank tells so as it leaves the block, not when the script ends; an error without words has its name."""
+    with Crew(script_spec(tmp_path, FAILS_AT_ITS_STOP, 1), 1) as crew:
+        crew.until(lambda _, m: m["type"] == "progress")
+        step = crew.stop_now()
+        _, word = crew.until(lambda _, m: m["type"] == "stopped")
+        (tmp_path / "go").touch()
+
+        assert (word["step"], word["saved"]) == (step, False)
+        assert [m["error"] for m in crew.messages("save_failed")] == ["ValueError"]
+        assert crew.exit_codes() == {0: 0}
