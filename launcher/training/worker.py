@@ -45,6 +45,8 @@ class Worker:
         """What the latest `batches` read."""
         self._told_repeated = False
         self._way = OneWay(session.registered)
+        self._counts: set[int | None] = set()
+        """The steps of each loop over `steps`."""
         place = session.place
         self.rank = place.rank
         """This worker's number among all."""
@@ -313,9 +315,14 @@ class Worker:
 
         The first one restores this rank's random numbers to what they were at the checkpoint (`restore_rng`). Code that
         draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body
-        that has not called `step` has done one step all the same.
+        that has not called `step` has done one step all the same. ``count`` is of the whole run: the epoch follows from the
+        number. Where loops have different counts (one loop per epoch), no step is known to be the last one before the code
+        ends, and the last checkpoint is written then.
         """
-        self._session.total_steps = self._session.last_step = None if count is None else index(count)
+        session = self._session
+        count = None if count is None else index(count)
+        self._counts.add(count)
+        session.total_steps, session.last_step = (count, count) if len(self._counts) == 1 else (0, None)
         self.restore_rng()
         self._session.phase("train")
         while (count is None or self.steps_done < count) and not self.should_stop():
