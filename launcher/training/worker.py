@@ -324,19 +324,22 @@ class Worker:
         self._counts.add(count)
         session.total_steps, session.last_step = (count, count) if len(self._counts) == 1 else (0, None)
         self.restore_rng()
-        self._session.phase("train")
+        session.phase("train")
         while (count is None or self.steps_done < count) and not self.should_stop():
-            number, self._session.stepped = self.steps_done, False
+            number, session.stepped = self.steps_done, False
+            session.registered.begin_step()
             try:
                 yield number
             except GeneratorExit:  # `break`: the step counts where the optimizer has made it
-                if self.steps_done == number and self._session.stepped:
-                    self._session.finish_unit(None, last=True)
+                if self.steps_done == number and session.stepped:
+                    session.finish_unit(None, last=True)
                 raise
+            if not session.stepped:
+                session.registered.end_unstepped()
             if self.steps_done == number:
                 self.step()
         if not self.should_stop():
-            self._session.phase("script")  # an evaluation or an upload may take long, on one rank alone
+            session.phase("script")  # an evaluation or an upload may take long, on one rank alone
 
     def restore_rng(self) -> None:
         """Restore the saved random numbers of python, numpy, torch and CUDA: for loops that use neither `batches` nor `steps`.
