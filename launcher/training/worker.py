@@ -313,7 +313,7 @@ class Worker:
     def steps(self, count: int | None = None) -> Iterator[int]:
         """Iterate over the numbers of the steps to do, from `steps_done` up to ``count`` (None: no end); ends when `should_stop`.
 
-        The first one restores this rank's random numbers to what they were at the checkpoint (`restore_rng`). Code that
+        The first one restores this rank's random numbers to what they were at the checkpoint, and seeds none (`restore_rng`). Code that
         draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body
         that has not called `step` has done one step all the same. ``count`` is of the whole run: the epoch follows from the
         number. Where loops have different counts (one loop per epoch), no step is known to be the last one before the code
@@ -344,8 +344,9 @@ class Worker:
     def restore_rng(self) -> None:
         """Restore the saved random numbers of python, numpy, torch and CUDA: for loops that use neither `batches` nor `steps`.
 
-        Call it right before the first step draws. From scratch it changes nothing. Where the number of ranks has changed, a
-        state that all ranks had in common is restored on every rank; else each rank is seeded anew.
+        Call it right before the first step draws. From scratch it changes nothing: the ranks of a function, seeded alike, draw the
+        same (dropout, too) unless it seeds each one apart (``torch.manual_seed(1 + worker.rank)``, once the model is built). Where
+        the number of ranks has changed, a state that all ranks had in common is restored on every rank; else each is seeded anew.
         """
         self._session.begin_own_loop()
 
