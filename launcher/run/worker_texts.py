@@ -28,6 +28,11 @@ UNSTEPPED = (
     "items are in no checkpoint; use accumulate= for that"
 )
 """The warning of gradients that are accumulated by hand."""
+ADDED_UP = (
+    "a step of run.steps() changed gradients and ended without an optimizer step: gradients that are summed over several steps are in no "
+    "checkpoint; sum them within one step of run.steps()"
+)
+"""The same in a loop of the user's own."""
 REPEATED = (
     "worker.batches() was called again for the same data: a resume runs the code between these loops again; "
     "loop over worker.epochs(n), and over batches() inside"

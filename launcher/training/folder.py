@@ -7,12 +7,13 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from launcher.errors import CodeError
 from launcher.run.asking import patiently
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
@@ -21,7 +22,41 @@ from launcher.training.checkpoint.write import GENERATORS, error_number, make_fo
 from launcher.training.ddp.randomness import rng_state
 
 if TYPE_CHECKING:
+    from launcher.training.checkpoint.registered import Registered
     from launcher.training.step.session import Session
+
+
+_ONE_KIND = "a checkpoint is what is registered or a folder of your own; register all state, or none"
+_NO_POSITION = (
+    "a folder of your own holds no position in the data of batches(); register all state, or loop over steps()"
+)
+
+
+class OneWay:
+    """Refuses a second way of saving in one run: a resume would find only one of both, or begin the data anew."""
+
+    def __init__(self, registered: Registered) -> None:
+        self._registered = registered
+        self._fills = self._loops = False
+
+    def registers(self, names: Iterable[str]) -> None:
+        """Raises CodeError where folders are filled."""
+        if self._fills:
+            raise CodeError(f"register({', '.join(names)}) came after save_dir() or should_save(): {_ONE_KIND}")
+
+    def loops_over_data(self) -> None:
+        """Note a loop over `Worker.batches`. Raises CodeError where folders are filled, by this script or the one resumed."""
+        if self._fills or self._registered.from_folder:
+            raise CodeError(f"batches() was called in a run that saves by save_dir(): {_NO_POSITION}")
+        self._loops = True
+
+    def fills(self, verb: str) -> None:
+        """Note that folders are filled. Raises CodeError beside registered state, or a loop over `Worker.batches`."""
+        if self._registered:
+            raise CodeError(f"{verb}() was called although something is registered: {_ONE_KIND}")
+        if self._loops:
+            raise CodeError(f"{verb}() was called in a loop over batches(), or behind it: {_NO_POSITION}")
+        self._fills = True
 
 
 @contextlib.contextmanager
@@ -39,15 +74,21 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     if is_again:  # this step is saved already, and the leader may be committing that folder
         tmp = tmp.with_name(f"{tmp.name}-again")  # deleted with the round
     else:
+        session.folder_step = step
         session.reporter.send(WorkerSaveBegun(step=step))
-    # While the run's folder does not answer, this waits: user code is about to fill the new one.
-    patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
-    yield tmp
+    try:
+        # While the run's folder does not answer, this waits: user code is about to fill the new one.
+        patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
+        yield tmp
+    except BaseException as error:  # the script may go on: else the leader would wait for this save
+        if not is_again:
+            _tell_failed(session, step, error)
+        _end(session, saved=False)
+        raise
     if is_again:
         session.phase("train")
         return
     saved = False
-    session.folder_step = step
     try:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
         files = [_generators(tmp, session), *(_durable(tmp, name) for name in names)]
@@ -59,7 +100,16 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         session.reporter.send(shard)
         saved = True
     except OSError as error:
-        session.reporter.send(WorkerSaveFailed(step=step, error=str(error), errno=error_number(error)))
+        _tell_failed(session, step, error)
+    _end(session, saved=saved)
+
+
+def _tell_failed(session: Session, step: int, error: BaseException) -> None:
+    text = str(error) or type(error).__name__
+    session.reporter.send(WorkerSaveFailed(step=step, error=text, errno=error_number(error)))
+
+
+def _end(session: Session, *, saved: bool) -> None:
     session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)

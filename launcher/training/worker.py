@@ -18,7 +18,7 @@ from launcher.run.worker_texts import REPEATED
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
-from launcher.training.folder import save_folder
+from launcher.training.folder import OneWay, save_folder
 from launcher.training.step.planning import plan_loop
 from launcher.training.step.session import Session
 
@@ -46,6 +46,9 @@ class Worker:
         self._data: Any = None
         """What the latest `batches` read."""
         self._told_repeated = False
+        self._way = OneWay(session.registered)
+        self._counts: set[int | None] = set()
+        """The steps of each loop over `steps`."""
         place = session.place
         self.rank = place.rank
         """This worker's number among all."""
@@ -92,8 +95,9 @@ class Worker:
         its DistributedDataParallel, before the first forward pass: with three ranks and more its gradient buckets are
         brought into their final order, which resuming bit for bit takes.
         Raises CheckpointError when the checkpoint's state does not fit, TypeError when a state cannot be saved, CodeError
-        after the first step.
+        after the first step, and beside `save_dir`.
         """
+        self._way.registers(objects)
         if self._session.begun:
             raise CodeError(
                 f"register({', '.join(objects)}) came after the first step: a resume loads all state before it; call it earlier"
@@ -220,7 +224,8 @@ class Worker:
                 session.open_gap()
 
     def _open_loop(self) -> bool:
-        """Whether this loop over data is the one under way, or comes after it."""
+        """Whether this loop over data is the one under way, or comes after it. Raises CodeError beside `save_dir`."""
+        self._way.loops_over_data()
         at, number = self._session.position, self._loops
         self._loops += 1
         if at.phase > number:
@@ -319,31 +324,40 @@ class Worker:
     def steps(self, count: int | None = None) -> Iterator[int]:
         """Iterate over the numbers of the steps to do, from `steps_done` up to ``count`` (None: no end); ends when `should_stop`.
 
-        The first one restores this rank's random numbers to what they were at the checkpoint (`restore_rng`). Code that
+        The first one restores this rank's random numbers to what they were at the checkpoint, and seeds none (`restore_rng`). Code that
         draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body
-        that has not called `step` has done one step all the same.
+        that has not called `step` has done one step all the same. ``count`` is of the whole run: the epoch follows from the
+        number. Where loops have different counts (one loop per epoch), no step is known to be the last one before the code
+        ends, and the last checkpoint is written then.
         """
-        self._session.total_steps = self._session.last_step = None if count is None else index(count)
+        session = self._session
+        count = None if count is None else index(count)
+        self._counts.add(count)
+        session.total_steps, session.last_step = (count, count) if len(self._counts) == 1 else (0, None)
         self.restore_rng()
-        self._session.phase("train")
+        session.phase("train")
         while (count is None or self.steps_done < count) and not self.should_stop():
-            number, self._session.stepped = self.steps_done, False
+            number, session.stepped = self.steps_done, False
+            session.registered.begin_step()
             try:
                 yield number
             except GeneratorExit:  # `break`: the step counts where the optimizer has made it
-                if self.steps_done == number and self._session.stepped:
-                    self._session.finish_unit(None, last=True)
+                if self.steps_done == number and session.stepped:
+                    session.finish_unit(None, last=True)
                 raise
+            if not session.stepped:
+                session.registered.end_unstepped()
             if self.steps_done == number:
                 self.step()
         if not self.should_stop():
-            self._session.phase("script")  # an evaluation or an upload may take long, on one rank alone
+            session.phase("script")  # an evaluation or an upload may take long, on one rank alone
 
     def restore_rng(self) -> None:
         """Restore the saved random numbers of python, numpy, torch and CUDA: for loops that use neither `batches` nor `steps`.
 
-        Call it right before the first step draws. From scratch it changes nothing. Where the number of ranks has changed, a
-        state that all ranks had in common is restored on every rank; else each rank is seeded anew.
+        Call it right before the first step draws. From scratch it changes nothing: the ranks of a function, seeded alike, draw the
+        same (dropout, too) unless it seeds each one apart (``torch.manual_seed(1 + worker.rank)``, once the model is built). Where
+        the number of ranks has changed, a state that all ranks had in common is restored on every rank; else each is seeded anew.
         """
         self._session.begin_own_loop()
 
@@ -373,14 +387,17 @@ class Worker:
         return self._session.stopping or self._session.rehearsed
 
     def should_save(self) -> bool:
-        """Whether a checkpoint is due at this step: fill `save_dir`; the same on every rank."""
+        """Whether a checkpoint is due at this step: fill `save_dir`; the same on every rank. Raises CodeError as that does."""
+        self._way.fills("should_save")
         return self._session.wanted is not None
 
     def save_dir(self) -> contextlib.AbstractContextManager[Path | None]:
         """Give a folder that all ranks fill (DCP, FSDP, anything) and the leader commits: ``with run.save_dir() as path``.
 
-        Its files must be written when the block ends; all ranks must enter it. None outside a run.
+        Its files must be written when the block ends; all ranks must enter it. None outside a run. For loops over `steps`, or that
+        call `step`. Raises CodeError where something is registered, and in a loop over `batches` or behind it.
         """
+        self._way.fills("save_dir")
         return save_folder(self._session)
 
     def close(self) -> None:

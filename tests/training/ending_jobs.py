@@ -56,6 +56,19 @@ def leaves_early(worker: Any, *, after: int, behind: bool) -> None:
     torch.save(model.state_dict(), worker.run_dir / "weights.pt")
 
 
+def loops_by_epochs(worker: Any, *, epochs: int = 4, same: bool = False) -> None:
+    """A loop over `steps` per epoch of three steps: up to the epoch's end, or each up to the run's; changes the weights behind them."""
+    model, optimizer = _model(4)
+    worker.register(model=model, optimizer=optimizer)
+    for epoch in range(worker.steps_done // 3 if same else 0, epochs):
+        for _, start in zip(worker.steps(3 * epochs if same else 3 * (epoch + 1)), (0, 16, 32), strict=False):
+            _step(model, optimizer, (DATA.tensors[0][start : start + 16],))
+            worker.step()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(7.0)
+
+
 def leaves_an_epoch(worker: Any) -> None:
     """Leaves `epochs` by `break`, then loops again."""
     model, optimizer = _model(4)

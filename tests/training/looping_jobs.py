@@ -127,6 +127,27 @@ def by_hand(worker: Any) -> None:
         job.train(batch, step=number % 4 == 3)
 
 
+def by_hand_in_steps(worker: Any, *, how: str) -> None:
+    """A loop over `steps` in which not every step has one of the optimizer's."""
+    torch.manual_seed(0)
+    model = worker.wrap(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker.register(model=model, **({} if how == "not registered" else {"optimizer": optimizer}))
+    scaler = torch.amp.GradScaler("cpu") if how == "skipped" else None
+    for number in worker.steps(12):
+        learns = number % 4 == 3
+        if how == "learns seldom" and not learns:
+            continue  # the old gradients stay
+        if how in ("learns seldom", "skipped"):
+            optimizer.zero_grad()
+        loss = model(torch.randn(3, 4)).square().mean()
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        if learns:
+            optimizer.step()
+        if learns and how == "summed":
+            optimizer.zero_grad()
+
+
 def zipped(worker: Any) -> None:
     """Two loops at once."""
     for _ in zip(worker.batches(numbers(8), 4, epochs=1), worker.batches(numbers(8), 4, epochs=1), strict=True):

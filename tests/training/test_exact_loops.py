@@ -139,6 +139,14 @@ def test_gradients_summed_by_hand_are_told(tmp_path: Path) -> None:
     assert [text.count("use accumulate=") for text in crew.warned()] == [1]
 
 
+@pytest.mark.parametrize(("how", "told"), [("summed", 1), ("learns seldom", 0), ("not registered", 0), ("skipped", 0)])
+def test_gradients_summed_over_steps_are_told(tmp_path: Path, how: str, told: int) -> None:
+    """In `steps`, too: once; not where a step leaves the gradients alone, a scaler skips steps, or nobody can know of the optimizer's."""
+    crew = _run(tmp_path / "run", "by_hand_in_steps", params={"how": how})
+
+    assert [text.count("sum them within one step of run.steps()") for text in crew.warned()] == [1] * told
+
+
 @pytest.mark.parametrize(
     ("target", "options", "said"),
     [

@@ -61,6 +61,24 @@ def test_a_loop_may_follow_epochs_that_were_left(tmp_path: Path) -> None:
     assert _run(tmp_path / "run", "leaves_an_epoch").messages("finished", 0)[0]["step"] == 6
 
 
+def test_the_end_of_an_epochs_loop_is_not_taken_for_the_runs(tmp_path: Path) -> None:
+    """A loop over `steps` per epoch: only the first looks like the whole run; a resume, too, saves at the true end, and tells no number."""
+    full = _run(tmp_path / "full", "loops_by_epochs")
+    assert [path.name for path in full.committed] == ["step-00000003", "step-00000012"]
+    assert full.messages("progress")[-1]["total_steps"] == 0
+
+    again = _run(tmp_path / "again", "loops_by_epochs", resume=full.committed[0])
+    assert [path.name for path in again.committed] == ["step-00000012"]
+
+
+def test_loops_up_to_the_same_step_have_a_last_one(tmp_path: Path) -> None:
+    """A loop per epoch, each up to the run's end: the last checkpoint is of that step, as it was before the lines behind it."""
+    crew = _run(tmp_path / "run", "loops_by_epochs", params={"same": True})
+
+    assert [path.name for path in crew.committed] == ["step-00000012"]
+    assert not bool((launcher.load_checkpoint(crew.committed[0])["model"]["weight"] == 7.0).any())
+
+
 def test_sizes_of_numpy_are_numbers(tmp_path: Path) -> None:
     """np.int64 as batch size, epochs and micro-batches: what was saved with them resumes."""
     full = _run(tmp_path / "full", "counts_in_numpy", checkpoint=EVERY)

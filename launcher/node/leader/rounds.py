@@ -325,7 +325,8 @@ class Round:
 
     def _learn_size(self, said: Alive | WorkerProgress) -> None:
         """Take in how much work there is, and in which epoch it is."""
-        self.total_steps = self.total_steps if said.total_steps is None else said.total_steps
+        if said.total_steps is not None:
+            self.total_steps = said.total_steps or None  # 0: what was said is not all
         self.epoch = self.epoch if said.epoch is None else said.epoch
         self.epochs = self.epochs if said.epochs is None else said.epochs
 

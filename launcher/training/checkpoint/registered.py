@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from functools import partial
@@ -13,7 +14,7 @@ import torch
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import WorkerWarning
-from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNSTEPPED
+from launcher.run.worker_texts import ADDED_UP, NOT_REGISTERED, UNORDERED, UNSTEPPED
 from launcher.training.checkpoint import distributed, read, readback, write
 from launcher.training.checkpoint.copies import sum_of_bits
 from launcher.training.checkpoint.digest import digest
@@ -56,11 +57,18 @@ class Registered:
         self._as_loaded = ""
         """A digest of all states before code ran that a resume runs again; "": there is none such."""
         self._told_unstepped = False
+        self._was_unstepped = False
+        """A step of `Worker.steps` has ended without one of the optimizers."""
+        self._before: list[tuple[int, int]] = []
+        """From then on: the gradients as they were before the step under way."""
+        self.from_folder = False
+        """The checkpoint is a script's own folder (`Worker.save_dir`)."""
         self._generators = path = place.resume_path
         if path is None:
             return
         # Without a state it is a script's own folder; a state that cannot be seen for a moment is still there.
         if not patiently(partial(exists, path / write.SHARED, path), path):
+            self.from_folder = True
             self._generators = path / write.GENERATORS
             return
         self.loaded = read.load_shared(path, self._unsafe)
@@ -219,13 +227,32 @@ class Registered:
         states = {name: thing.state_dict() for name, thing in (*self.shared.items(), *self.per_rank.items())}
         return digest(map_leaves(states, _bits))
 
-    def tell_unstepped(self) -> None:
-        """Warn, once, that an item of `Worker.batches` ended without a step of the optimizers that are registered."""
+    def tell_unstepped(self, text: str = UNSTEPPED) -> None:
+        """Warn, once, that an item of `Worker.batches` (or `steps`) ended without a step of the optimizers that are registered."""
         if self._told_unstepped or self._place.rank != 0 or not self.optimizers:
             return
         self._told_unstepped = True
-        if not any(isinstance(thing, torch.amp.GradScaler) for thing in self.shared.values()):  # it skips steps
-            self._warn(UNSTEPPED)
+        if not any(issubclass(type(thing), torch.amp.GradScaler) for thing in gc.get_objects()):  # it skips steps
+            self._warn(text)
+
+    def begin_step(self) -> None:
+        """Note the gradients before a step of `Worker.steps`, once one has ended without the optimizer's."""
+        if self._was_unstepped and not self._told_unstepped:
+            self._before = self._gradients()
+
+    def end_unstepped(self) -> None:
+        """Warn, once, of steps of `Worker.steps` that end without one of the optimizers', and leave gradients behind.
+
+        A step that computes none (of an agent that learns at every fourth one) is complete.
+        """
+        if self._was_unstepped and not self._told_unstepped and self._gradients() not in ([], self._before):
+            self.tell_unstepped(ADDED_UP)
+        self._was_unstepped = True
+
+    def _gradients(self) -> list[tuple[int, int]]:
+        """Return which gradients there are, and how often each was written to."""
+        groups = (group["params"] for optimizer in self.optimizers for group in optimizer.param_groups)
+        return [(id(p.grad), p.grad._version) for params in groups for p in params if p.grad is not None]
 
     def complete(self) -> None:
         """Release the checkpoint. Raises CheckpointError when it holds state of an object that is not registered."""

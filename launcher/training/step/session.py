@@ -60,7 +60,7 @@ class Session:
         if place.paths is not None:
             LOADING.watch_loaders()
         self.epochs: int | None = None
-        self.total_steps: int | None = None
+        self.total_steps: int | None = None  # 0: what was said so far is not all, and nobody knows
         self.last_step: int | None = None
         """The last step of the loop under way, where the user has said how many there are."""
         self.start_step = 0

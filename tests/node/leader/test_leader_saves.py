@@ -107,6 +107,21 @@ def test_every_rank_hears_that_all_save_or_that_none_does(world, virtual):
     assert all((words[step].get("save_lost"), words[step]["save_agreed"]) == (set(), everybody) for step in asked[1:-1])
 
 
+def test_a_number_of_steps_that_was_not_all_ends_no_saves(world, virtual):
+    """A loop per epoch: what the first loop said is withdrawn (0), and saves by time are asked for beyond its end."""
+    w = world(checkpoint={"interval_min": 0.05}, nodes=1)
+    w.total_steps, w.step_s = 400, 0.1
+
+    class ByEpochs(w.worker_class):
+        def say(self, type_, **values):
+            total = 20 if values.get("step", 0) <= 20 else 0
+            super().say(type_, **{**values, "total_steps": total} if type_ == "progress" else values)
+
+    w.worker_class = ByEpochs
+    assert virtual(w.attempt_once()).state == "completed"
+    assert len([e for e in w.events("saved") if 20 < e["step"] < 400]) > 3
+
+
 def test_nobody_waits_for_the_deletion_of_a_lost_save(world, virtual, monkeypatch):
     """Terabytes on a slow file system take minutes: neither the leader's loop, which agents give up after 8 s, nor a requeue waits."""
     slow, begun = threading.Event(), threading.Event()
