@@ -61,6 +61,8 @@ class Root:
     """Threads of the process that had ended by an exception: a line each."""
     places: list[tuple[list[int], Trace, str]] = field(default_factory=list)
     """Of a hang in which no rank stands out: ranks, their stack, and the collective or function in which they stood."""
+    looked_at: int | None = None
+    """How many ranks' stacks that rests on, where it is not all."""
     missing: list[int] = field(default_factory=list)
     is_known: bool = False
     """torch has named the missing ranks; otherwise nothing was heard of them."""
@@ -295,6 +297,7 @@ def _read_hang(h: History, root: Root, event: ev.Hang) -> None:
         stacks = Stacks(h.paths, root.attempt or 0, root.round or 0, ranks)
         root.rank = stacks.odd_one()
         root.places = stacks.places() if root.rank is None else []
+        root.looked_at = len(stacks.ranks) if len(stacks.ranks) < len(ranks) else None
     if root.rank is None:
         return
     if slow is not None:

@@ -13,6 +13,7 @@ from launcher.report.diagnosis.explanation import (
     at_step,
     errors_of,
     last_words,
+    of_them,
     what_happened,
     who,
 )
@@ -238,7 +239,10 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
     during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
     if root.rank is None:
         sentence = f"No rank made progress for {formats.duration(limit)}."
-        if len(root.places) == 1:
+        if root.looked_at and root.places:
+            stood = [f"{of_them(root, ranks)} stood in {name}" for ranks, _, name in root.places]
+            sentence = f"{sentence[:-1]}: of {root.looked_at} ranks looked at, {short_list(stood)}."
+        elif len(root.places) == 1:
             ((ranks, _, function),) = root.places
             everybody = all_ranks(len(ranks)).capitalize() if len(ranks) > 1 else f"Rank {ranks[0]}"
             sentence = f"{everybody} hung: no progress for {formats.duration(limit)} in {function}."

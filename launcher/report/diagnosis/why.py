@@ -9,7 +9,7 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, find_root
-from launcher.report.diagnosis.explanation import Explanation
+from launcher.report.diagnosis.explanation import Explanation, of_them
 from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.diagnosis.traces import place_words, stack_words
 from launcher.report.model.history import History, as_dict, as_number, as_text
@@ -67,7 +67,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     rows = [
         ("when", _when(root, now)),
         ("where", _where(root.trace, h)),
-        *[("where", f"{named_ranks(ranks)}: {_where(trace, h)}") for ranks, trace, _ in root.places[:_MOST_PLACES]],
+        *[("where", f"{of_them(root, ranks)}: {_where(trace, h)}") for ranks, trace, _ in root.places[:_MOST_PLACES]],
         ("stack", stack_words(root.trace.frames) if root.kind == "hang" and root.trace is not None else ""),
         *[("error", line) for line in [*explained.errors, *root.threads]],
         *[("log", line) for line in explained.log],

@@ -553,6 +553,26 @@ def test_all_ranks_at_work_at_one_place_are_told_with_it(tmp_path: Path) -> None
     assert found.sentence == "All 4 ranks hung: no progress for 60 s in wait_for_dataset."
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(0, "all stood in wait_for_dataset"),
+     (3, "ranks 0, 2, 4 and 93 more stood in wait_for_dataset, ranks 192, 194, 196 and 29 more stood in all_reduce")],
+)  # fmt: skip
+def test_of_many_ranks_those_looked_at_are_spread_and_are_who_is_told(tmp_path: Path, others: int, said: str) -> None:
+    """256 ranks at work in one line, or a quarter of them at the end in a collective: no first rank is blamed for a hang of all."""
+    story = training(tmp_path).round_starts(ranks=256)
+    at_work = (
+        'Current thread 0x1 (most recent call first):\n  File "/runs/r/code/train.py", line 31 in wait_for_dataset\n'
+    )
+    for rank in range(256):
+        log = story.paths.rank_log(0, 1, rank)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(IN_COLLECTIVE if others and rank >= 64 * others else at_work)
+    found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
+
+    assert (found.sentence, found.rank) == (f"No rank made progress for 60 s: of 128 ranks looked at, {said}.", None)
+
+
 def test_a_hang_in_a_library_shows_who_called_it(tmp_path: Path) -> None:
     """A loader's process that never answers: the main thread sits in select, below DataLoader, below the user's functions."""
     story = training(tmp_path)
