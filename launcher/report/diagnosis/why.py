@@ -216,9 +216,13 @@ def _safe(h: History, s: RunSummary) -> str:
     if not as_dict(h.spec.get("checkpoint")).get("enabled", True):
         return ""
     damaged = {(e.path or "").rstrip("/").rsplit("/", 1)[-1] for e in h.of(ev.CheckpointDamaged)}
-    for e in reversed(h.standing_saves):
-        if e.step is not None and f"step-{e.step:08d}" not in damaged:
-            return f"step {formats.count(e.step)}, complete on disk"
+    steps = [e.step for e in h.standing_saves if e.step is not None and f"step-{e.step:08d}" not in damaged]
+    there = next((step for step in reversed(steps) if step in h.checkpoints), None)
+    said = [] if there is None else [f"step {formats.count(there)}, complete on disk"]
+    if steps and there != steps[-1]:
+        said.append(f"step {formats.count(steps[-1])} was saved, but its checkpoint is not there")
+    if said:
+        return "; ".join(said)
     own = h.last(ev.Saved)
     if own is not None and own.path:
         return f"the script's own {own.path.rsplit('/', 1)[-1]}, {formats.time_of_day(own.t)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explained import gives_up, training, why
+from explained import commit, gives_up, training, why
 from run_story import Story
 
 from launcher.node.policy.first_failure import Failure, cause_of
@@ -434,6 +434,21 @@ def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
         "  safe     step 100, complete on disk",
         "  next     use a smaller batch, then: launcher resubmit resnet50-1121-0842-k7f",
     ]
+
+
+@pytest.mark.parametrize(
+    ("older", "said"),
+    [(False, "step 100 was saved, but its checkpoint is not there"),
+     (True, "step 50, complete on disk; step 100 was saved, but its checkpoint is not there")],
+)  # fmt: skip
+def test_a_checkpoint_that_was_deleted_is_not_called_safe(tmp_path: Path, older: bool, said: str) -> None:
+    """What the events tell of was there once; what a resubmission continues from is what the disk has now."""
+    story = Story(tmp_path).submitted().begins().round_starts().event("first_step", step=1, seconds=5.0)
+    story.event("saved", step=50, seconds=1.0).event("saved", step=100, seconds=1.0)
+    if older:
+        commit(story, 50)
+
+    assert ("safe", said) in why(fails(story, raised("ValueError", "x"))).rows
 
 
 def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
