@@ -92,8 +92,9 @@ def _cause(values: object) -> Cause:
 
 def find_root(h: History, s: RunSummary) -> Root | None:
     """The root cause of the run's end, or of its last interruption while it goes on; None when nothing went wrong."""
-    decision = h.last(ev.Decided)
-    outcome = h.outcome
+    decision, event, outcome = h.last(ev.Decided), h.last(ev.Fault), h.outcome
+    if outcome is not None:  # it is the outcome of the last submission, whatever ended those before
+        decision, event = _of_last_submission(h, decision), _of_last_submission(h, event)
     if s.state == "cancelled" and h.last(ev.RoundStarted) is None and (chain := _broken_chain(h)):
         return Root("chain", reason=chain)
     if outcome is None and s.state in ("failed", "cancelled"):
@@ -105,13 +106,18 @@ def find_root(h: History, s: RunSummary) -> Root | None:
         root = _decided(h, decision)
         if root is not None:
             return root
-    event = h.last(ev.Fault)
     if event is not None and (decision is None or h.after(event, decision)) and s.state != "cancelled":
         return _of_event(h, event, None)
     if outcome is not None:
         t, reason, attempt = as_number(outcome.get("t")), as_text(outcome.get("reason")), _whole(outcome.get("attempt"))
         return Root("other", t=t, reason=reason, cause=_cause(outcome.get("cause")), attempt=attempt)
     return None
+
+
+def _of_last_submission(h: History, event: EventKind | None) -> EventKind | None:
+    """Return the event if the run has not been submitted since."""
+    submitted = h.last(ev.RunSubmitted)
+    return None if event is None or (submitted is not None and h.after(submitted, event)) else event
 
 
 _MOST_THREADS = 2

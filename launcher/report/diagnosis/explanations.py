@@ -378,7 +378,7 @@ def _other(root: Root, h: History, s: RunSummary) -> Explanation:
     reason = s.reason or root.reason or MEANINGS["unknown"].words
     return Explanation(
         f"{reason[0].upper()}{reason[1:].rstrip('.')}.",
-        "launcher logs {run}",
+        "launcher resubmit {run} continues it" if s.state == "cancelled" else "launcher logs {run}",
         errors=errors_of(root),
         log=last_words(root),
     )

@@ -451,6 +451,22 @@ def test_a_checkpoint_that_was_deleted_is_not_called_safe(tmp_path: Path, older:
     assert ("safe", said) in why(fails(story, raised("ValueError", "x"))).rows
 
 
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+def test_what_ended_an_earlier_submission_does_not_explain_this_one(tmp_path: Path, state: str) -> None:
+    """TERM cancelled it (or rank 3 failed) two days ago; submitted again, it was cancelled in the queue (or could not begin)."""
+    story = training(tmp_path)
+    if state == "cancelled":
+        story.event("signal", host="node1", name="TERM", meaning="terminated")
+        gives_up(story, "terminated", "cancelled runs never come back by themselves", state="cancelled")
+    else:
+        fails(story, raised("ValueError", "x"))
+    story.wait(2 * 86400).submitted(job_id="77", by="resubmit").wait(60)
+    found = why(story.outcome(state, "It ended while it waited to go on.", attempt=None))
+
+    assert (found.sentence, found.kind) == ("It ended while it waited to go on.", "other")
+    assert not [row for row in found.rows if row[0] == "did"]
+
+
 def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
     """No row calls a rank a victim; what the launcher did is told whole, whatever the script's last line holds."""
     cause = {"kind": "exit", "exit_code": 2, "last_lines": USAGE, "text": "all 4 ranks exited with code 2: no; never"}
