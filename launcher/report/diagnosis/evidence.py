@@ -69,8 +69,6 @@ class Root:
     """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""
     """What to do about a file that was not copied into the run."""
-    same_before: int = 0
-    """How often the very same exception had come at the same step before."""
 
     def __post_init__(self) -> None:
         self.t = self.event.t if self.t is None and self.event is not None else self.t
@@ -339,7 +337,7 @@ def _read_worker(h: History, root: Root) -> None:
     root.kind = (cause.kind or "exit") if "caused_by" in written else _kind_of_older(cause, root.log)
     if root.kind == "timeout":
         root.missing, root.is_known = _missing(h, root)
-    root.same_before, root.remedy = _same_before(h, root), remedy(h, root.trace)
+    root.remedy = remedy(h, root.trace)
 
 
 def _kind_of_older(cause: Cause, log: list[str]) -> str:
@@ -367,17 +365,3 @@ def _missing(h: History, root: Root) -> tuple[list[int], bool]:
 
 def _text(cause: Cause) -> str:
     return "\n".join([cause.message or "", *cause.last_lines])
-
-
-def _same_before(h: History, root: Root) -> int:
-    """How often this exception had come at this step, at this place, before."""
-    event = root.event
-    if not isinstance(event, ev.WorkerFailed) or not root.cause.exception:
-        return 0
-    mine = _likeness(event)
-    return sum(1 for e in h.of(ev.WorkerFailed) if h.after(event, e) and _likeness(e) == mine)
-
-
-def _likeness(e: ev.WorkerFailed) -> tuple[object, ...]:
-    cause = e.cause or _cause({})
-    return (cause.exception, e.step, *((f.file, f.line) for f in cause.frames))

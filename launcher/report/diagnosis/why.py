@@ -161,29 +161,32 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
         how = hows.get((back and back.how) or "", "requeued")
         return f"saved what it could, {how}" + _came_back(h, decision)
     restarts = _restarts(h, decision)
-    if root.same_before and action == "fail":
-        return f"{plural(restarts, 'restart')}, same error at the same step each time: stopped"
     before = f"{plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
     return f"{before}: {reason}" if reason not in ("", "stopped") else before
 
 
 def _restarts(h: History, decision: ev.Decided) -> int:
-    """New rounds decided upon the same kind of evidence since the last committed progress before it."""
+    """New rounds decided upon the same kind of evidence since the last committed progress, or submission, before it."""
     count = 0
     for e in h.events:
         if e is decision:
             break
-        if isinstance(e, ev.Saved):
+        if isinstance(e, ev.Saved) or _is_submission(e):
             count = 0
         elif isinstance(e, ev.Decided) and e.action == "new_round" and e.evidence == decision.evidence:
             count += 1
     return count
 
 
+def _is_submission(e: ev.Event) -> bool:
+    """Somebody submitted the run: restarts are counted anew. A continuation (of older versions) is none."""
+    return isinstance(e, ev.RunSubmitted) and e.by != "continuation"
+
+
 def _went_on(h: History, decision: ev.Decided) -> str:
     back, number = _came_back(h, decision), 0
-    for e in h.of(ev.Decided):
-        number += e.action == "new_round"
+    for e in h.of(ev.Decided, ev.RunSubmitted):
+        number = 0 if _is_submission(e) else number + (isinstance(e, ev.Decided) and e.action == "new_round")
         if e is decision:
             break
     so_far = f" ({plural(number, 'restart')} so far)" if number > 1 else ""

@@ -430,7 +430,7 @@ def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
         "  where    train.py:118 in step  loss = criterion(model(x), y)",
         "  error    torch.OutOfMemoryError: wanted 1.20 GiB, 317.00 MiB of 79.2 GiB free",
         "  victims  ranks 0-2 (failed because of it, 0.2 to 0.8 s later)",
-        "  did      2 restarts, same error at the same step each time: stopped",
+        "  did      2 restarts, then stopped: the same exception came at the same step 3 times: the program is wrong",
         "  safe     step 100, complete on disk",
         "  next     use a smaller batch, then: launcher resubmit resnet50-1121-0842-k7f",
     ]
@@ -449,6 +449,26 @@ def test_a_checkpoint_that_was_deleted_is_not_called_safe(tmp_path: Path, older:
         commit(story, 50)
 
     assert ("safe", said) in why(fails(story, raised("ValueError", "x"))).rows
+
+
+def test_restarts_are_counted_from_the_last_submission_and_told_with_the_leaders_reason(tmp_path: Path) -> None:
+    """Errors A, B, A use up restart.max_restarts: never the same each time. Submitted again, one restart is one."""
+    story = training(tmp_path)
+    a, b = raised("ValueError", "A"), raised("KeyError", "'B'")
+    said = []
+    for causes in ([a, b, a], [b, a]):
+        for cause in causes[:-1]:
+            story.event("worker_failed", rank=3, host="node2", step=120, cause=cause)
+            story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.").wait(1).round_starts()
+            said.append(dict(why(story).rows)["did"])
+        fails(story, causes[-1])
+        said.append(dict(why(story).rows)["did"])
+        story.paths.outcome.unlink()
+        story.wait(60).submitted(by="resubmit").begins().round_starts()
+
+    used_up = "then stopped: restart.max_restarts is used up and training got no further"
+    again = "starts the workers again"
+    assert said == [again, f"{again} (2 restarts so far)", f"2 restarts, {used_up}", again, f"1 restart, {used_up}"]
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed"])
