@@ -130,13 +130,17 @@ _NO_MODULE = re.compile(r"\S*: .*(No module named '[^']+')")
 
 
 def _unannounced(h: History, s: RunSummary) -> Root:
-    """No outcome was written: SLURM's word, or the leader's death, is all there is beside the agents' logs."""
+    """No outcome was written: what the leader had decided, else SLURM's word, or the leader's death beside the agents' logs."""
+    decision = _of_last_submission(h, h.last(ev.Decided))
+    final = decision is not None and decision.action in ("fail", "cancel") and decision.attempt == h.attempt
+    if decision is not None and final and (root := _decided(h, decision)) is not None:
+        return root
     kinds = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "OUT_OF_MEMORY": "slurm_oom", "NODE_FAIL": "slurm_node",
              "PREEMPTED": "preempted", "BOOT_FAIL": "slurm_node"}  # fmt: skip
-    word = next((w for w in kinds if w in s.reason), None)
-    if word is None and isinstance(handed := h.last(ev.JobNamed), ev.Requeued):
+    kind = kinds.get(s.slurm_state or "")
+    if kind is None and isinstance(handed := h.last(ev.JobNamed), ev.Requeued):
         return Root("lost_requeue", handed, reason=s.reason, attempt=s.attempt, step=s.step)
-    return _leader_silent(h, kinds[word] if word else "leader", s.reason, s.attempt, s.step)
+    return _leader_silent(h, kind or "leader", s.reason, s.attempt, s.step)
 
 
 def _leader_silent(h: History, kind: str, reason: str, attempt: int | None, step: int | None) -> Root:

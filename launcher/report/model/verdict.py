@@ -98,7 +98,7 @@ def _dead(h: History, job: JobView, waiting: bool) -> Verdict:
         )
         reason = f"{where} does not see the run's folder, or cannot write there. "
         reason += f"launcher resubmit {h.paths.id}{other} starts it on others."
-    return state, reason, {"ended": heard(h)}
+    return state, reason, {"ended": heard(h), "slurm_state": word}
 
 
 def _first_host(nodes: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -835,6 +837,37 @@ def test_an_end_without_an_outcome_is_explained_by_slurm(tmp_path: Path, word: s
     found = why(training(tmp_path), {"482913": Job(word)}, later=300)
 
     assert (found.kind, found.sentence) == (kind, sentence)
+
+
+@pytest.mark.parametrize("slurm", [None, {}, {"482913": Job("FAILED")}], ids=["local", "forgotten", "FAILED"])
+def test_a_leader_that_died_after_its_decision_had_told_the_cause(
+    tmp_path: Path, slurm: dict[str, object] | None
+) -> None:
+    """Killed between its decision and its outcome: what failed is known, also where SLURM was told nothing of it."""
+    story = training(tmp_path, batch="local" if slurm is None else "slurm")
+    if slurm is None:
+        story.submitted(backend="local")
+        story.begins(job_id="1").round_starts()
+    story.event("worker_failed", rank=3, host="node2", step=120, cause=raised("ValueError", "boom"))
+    story.event("decision", evidence="worker_failed", action="fail", reason="x; restart.max_restarts is used up.")
+    found = why(story, slurm, later=3600)
+
+    assert (found.state, found.sentence) == ("failed", "Rank 3 (node2) raised ValueError at step 120: boom.")
+    assert dict(found.rows)["did"] == "stopped: restart.max_restarts is used up"
+
+
+def test_a_runs_name_is_not_taken_for_slurms_word(tmp_path: Path) -> None:
+    """A local run called TIMEOUT-study whose leader died: its id stands in the reason, and no time limit was reached."""
+    story = (
+        Story(tmp_path, name="TIMEOUT-study", batch="local")
+        .submitted(backend="local")
+        .begins(job_id="1")
+        .round_starts()
+    )
+    story.paths.submission.write_text(json.dumps({"backend": "local", "host": socket.gethostname(), "pid": 2**22 + 1}))
+    found = why(story, later=60)
+
+    assert (found.state, found.kind) == ("failed", "leader")
 
 
 def test_a_dead_leaders_last_words_are_shown(tmp_path: Path) -> None:
