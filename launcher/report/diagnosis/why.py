@@ -37,7 +37,8 @@ class Why:
     sentence: str
     """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
-    """(label, text): when, where, stack, error, log, victims, did, safe, next, files; in JSON ``evidence``, texts by label."""
+    """(label, text): when, where, stack, error, log, victims, did, damaged, safe, now, next, progress, files; in JSON ``evidence``, texts by
+    label."""
     rank: int | None = None
     """The rank that failed first."""
     host: str | None = None
