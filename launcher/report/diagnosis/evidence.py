@@ -11,6 +11,7 @@ from launcher.report.diagnosis.left_out import remedy
 from launcher.report.diagnosis.stacks import Stacks
 from launcher.report.diagnosis.traces import frames_of, tail, user_frame
 from launcher.report.model.history import History, as_dict, as_number, as_text
+from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 from launcher.run.after import broken, may_start, read_predecessors, state_of
@@ -89,16 +90,18 @@ def _cause(values: object) -> Cause:
 
 
 def find_root(h: History, s: RunSummary) -> Root | None:
-    """The root cause of the run's end, or of its last interruption while it goes on; None when nothing went wrong."""
+    """The root cause of the run's end, or of its last interruption while it goes on or has completed; None when nothing went wrong."""
     decision, event, outcome = h.last(ev.Decided), h.last(ev.Fault), h.outcome
-    if outcome is not None:  # it is the outcome of the last submission, whatever ended those before
+    if s.state == "completed":
+        if not interruptions(h):
+            return None
+        decision, outcome = next((e for e in reversed([*h.of(ev.Decided)]) if e.action != "complete"), None), None
+    elif outcome is not None:  # it is the outcome of the last submission, whatever ended those before
         decision, event = _of_last_submission(h, decision), _of_last_submission(h, event)
     if s.state == "cancelled" and h.last(ev.RoundStarted) is None and (chain := _broken_chain(h)):
         return Root("chain", reason=chain)
     if outcome is None and s.state in ("failed", "cancelled"):
         return _unannounced(h, s)
-    if s.state == "completed":
-        return None
     final = {"failed": "fail", "cancelled": "cancel"}.get(s.state)
     if decision is not None and (outcome is None or decision.action == final):
         root = _decided(h, decision)
@@ -207,8 +210,8 @@ def _decided(h: History, decision: ev.Decided) -> Root | None:
     if kind == "leader_gone":
         root = _leader_silent(h, "leader", "", decision.attempt, _whole((h.outcome or {}).get("step")))
         root.decision, root.cause = decision, _cause({"text": decision.said})
-        if decision.action != "fail":  # the agents' logs are a later attempt's by now
-            root.log, root.trace = [], None
+        if decision.action != "fail":  # the agents' logs, and the outcome, are a later attempt's by now
+            root.log, root.trace, root.step = [], None, None
         return root
     simple = KIND_OF.get(kind)
     if simple == "cancelled" and is_requested(h.paths):

@@ -333,7 +333,8 @@ def _leader(root: Root, h: History, s: RunSummary) -> Explanation:
         sentence = f"The run never started: {_lower(s.reason)}"
     elif h.last(ev.AttemptStarted) is None and words:
         sentence = f"No agent could begin: {words[0].rstrip('.')}."
-    errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and not e.startswith("The leader died")]
+    told = root.attempt is not None and s.state != "completed" and not s.reason.startswith("The leader died")
+    errors = [s.reason] if told and s.reason else []
     return Explanation(
         sentence, _AGAIN, errors=errors + errors_of(root), log=last_words(root) if not errors_of(root) else []
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from launcher.frozen import frozen
@@ -13,6 +13,7 @@ from launcher.report.diagnosis.explanation import Explanation, of_them
 from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.diagnosis.traces import place_words, stack_words
 from launcher.report.model.history import History, as_dict, as_number, as_text
+from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
 from launcher.report.text.status import unreported
@@ -80,6 +81,12 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         ("next", wrong[0].next if wrong else _next(explained, s)),
     ]
     sentence = explained.sentence
+    if s.state == "completed":
+        nothing = _nothing_wrong(h, s, wrong)
+        sentence = f"{nothing.sentence} The last: {sentence}"
+        return replace(
+            nothing, sentence=formats.clean(sentence, 400), rows=_clean(rows), rank=root.rank, host=root.host
+        )
     if s.state == "pending" and wrong:
         sentence += " " + wrong[0].sentence
     elif s.active:
@@ -87,9 +94,12 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     taken_and_held = root.kind == "preempted" and [trouble.kind for trouble in wrong] == ["held"]
     return Why(
         run=s.run, state=s.state, kind="pending" if taken_and_held else root.kind, sentence=formats.clean(sentence, 400),
-        rows=[(label, value if label == "where" else formats.clean(value, 400)) for label, value in rows if value],
-        rank=root.rank, host=root.host, step=root.step,
+        rows=_clean(rows), rank=root.rank, host=root.host, step=root.step,
     )  # fmt: skip
+
+
+def _clean(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(label, value if label == "where" else formats.clean(value, 400)) for label, value in rows if value]
 
 
 def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
@@ -103,6 +113,9 @@ def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
     if broken and s.state in ("completed", "running"):
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
         sentence = f"{what}, but {short_list(broken)}."
+    if s.state == "completed" and (stops := len(interruptions(h))):
+        what = sentence.removeprefix("Nothing went wrong: ").rstrip(".")
+        sentence = f"{what[0].upper()}{what[1:]}, with {plural(stops, 'interruption')}."
     rows = [("now", trouble.sentence) for trouble in wrong[1:]]
     rows += [("damaged", said)] if (said := _damaged(h, h.last(ev.RunSubmitted))) and s.active else []
     rows += [("progress", said)] if (said := unreported(s)) else []
@@ -234,8 +247,8 @@ def _safe(h: History, s: RunSummary) -> str:
 
 
 def _next(explained: Explanation, s: RunSummary) -> str:
-    if s.active or not explained.next:
-        return "" if s.active else explained.next
+    if s.active or s.state == "completed" or not explained.next:
+        return ""
     then = explained.next
     if s.hold not in (None, s.run):
         then = re.sub(r"launcher resubmit \{run\}(?: --code)?$", "launcher rerun {run}", then)

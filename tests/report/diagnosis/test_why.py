@@ -453,6 +453,29 @@ def test_a_checkpoint_that_was_deleted_is_not_called_safe(tmp_path: Path, older:
     assert ("safe", said) in why(fails(story, raised("ValueError", "x"))).rows
 
 
+@pytest.mark.parametrize("node_too", [False, True])
+def test_a_run_that_completed_tells_its_last_interruption(tmp_path: Path, node_too: bool) -> None:
+    """Ranks failed on the way to its end: the run completed, and what interrupted it last is explained as while it ran."""
+    story, count = training(tmp_path), "1 interruption"
+    if node_too:
+        story.event("node_lost", host="node2", why="silent").event("round_ended", why="x")
+        story.event("decision", evidence="node_lost", action="new_round", reason="x; y.").round_starts(resume_step=100)
+        story.event("first_step", step=101)
+        count = "2 interruptions"
+    story.event("worker_failed", rank=3, host="node2", step=120, cause=raised("ValueError", "boom"))
+    story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.").wait(1)
+    story.round_starts(resume_step=100).event("first_step", step=101)
+    story.event("decision", evidence="done", action="complete", reason="Every rank has finished; all steps are done.")
+    found = why(story.outcome("completed", "All 600 steps are done.", step=600))
+
+    assert found.sentence == (
+        f"The run completed after step 600, with {count}. The last: Rank 3 (node2) raised ValueError at step 120: boom."
+    )
+    assert (found.kind, found.state, found.rank, found.step) == ("completed", "completed", 3, 600)
+    assert "next" not in dict(found.rows)
+    assert dict(found.rows)["did"].startswith("started the workers again")
+
+
 def test_restarts_are_counted_from_the_last_submission_and_told_with_the_leaders_reason(tmp_path: Path) -> None:
     """Errors A, B, A use up restart.max_restarts: never the same each time. Submitted again, one restart is one."""
     story = training(tmp_path)
@@ -924,6 +947,9 @@ def test_a_leader_whose_end_the_batch_script_told_of_is_the_cause(tmp_path: Path
     assert ("error", "OSError: [Errno 5] Input/output error") in ended.rows
     assert running.sentence.startswith("The leader on node1 died and left no message.")
     assert "Input/output" not in str(running.rows)
+    completed = why(goes_on.outcome("completed", "All 600 steps are done.", step=600))
+    assert completed.sentence.endswith("with 1 interruption. The last: The leader on node1 died and left no message.")
+    assert "600 steps" not in str(completed.rows)
 
 
 def test_terminal_escapes_in_a_message_are_defused(tmp_path: Path) -> None:
