@@ -13,6 +13,7 @@ from launcher.report.diagnosis.traces import frames_of, tail, user_frame
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
+from launcher.report.model.verdict import UNKNOWN
 from launcher.run import events as ev
 from launcher.run.after import broken, may_start, read_predecessors, state_of
 from launcher.run.causes import KIND_OF, rank_kind
@@ -92,6 +93,8 @@ def _cause(values: object) -> Cause:
 def find_root(h: History, s: RunSummary) -> Root | None:
     """The root cause of the run's end, or of its last interruption while it goes on or has completed; None when nothing went wrong."""
     decision, event, outcome = h.last(ev.Decided), h.last(ev.Fault), h.outcome
+    if s.reason.startswith(UNKNOWN):
+        return None if s.active else Root("other", reason=s.reason)
     if s.state == "completed":
         if not interruptions(h):
             return None

@@ -16,6 +16,7 @@ from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
+from launcher.report.model.verdict import UNKNOWN
 from launcher.report.text.status import unreported
 from launcher.report.text.words import words
 from launcher.run import events as ev
@@ -109,6 +110,8 @@ def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
         "running": f"Nothing has gone wrong so far: the run is {s.doing}.",
         "pending": f"Nothing has gone wrong: the run waits{f' ({s.reason})' if s.reason else ''}.",
     }.get(s.state, s.reason or f"The run {s.state}.")
+    if s.reason.startswith(UNKNOWN):
+        sentence = s.reason
     broken = [f"{formats.clean(k, 30)} is {formats.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
     if broken and s.state in ("completed", "running"):
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"

@@ -740,6 +740,26 @@ def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
     assert ("did", "started the workers again; training went on 0.5 s later") in found.rows
 
 
+@pytest.mark.parametrize("text", ["", "no JSON\n", None], ids=["empty", "garbage", "folder"])
+@pytest.mark.parametrize(("word", "state"), [("", "pending"), ("COMPLETED", "failed"), ("PENDING", "pending")])
+def test_a_history_that_cannot_be_read_is_said_first(tmp_path: Path, text: str | None, word: str, state: str) -> None:
+    """Whoever submits a run writes its first event: an empty file is damage. What SLURM still tells of its job is told."""
+    story = Story(tmp_path)
+    story.paths.submission.write_text(json.dumps({"job_id": "482913", "backend": "slurm"}))
+    if text is None:
+        story.paths.events.mkdir()
+    else:
+        story.paths.events.write_text(text)
+    found = why(story, {"482913": Job(word)} if word else None, later=60)
+
+    says = f" (SLURM says {word})" if state == "failed" else ""
+    unknown = f"Its files cannot be read, so its state is not known{says}."
+    assert (found.sentence, found.state) == (
+        unknown if word != "PENDING" else "Nothing has gone wrong: the run waits.",
+        state,
+    )
+
+
 def test_nothing_wrong_is_said_so(tmp_path: Path) -> None:
     """Pending, running and completed runs without a failure have no cause."""
     pending = Story(tmp_path / "a").submitted()
