@@ -17,6 +17,7 @@ import click
 
 from launcher.cli._options import json_option, run_argument
 from launcher.cli._terminal import LogStream
+from launcher.errors import RunDirError
 from launcher.frozen import field_values, frozen
 from launcher.opening import open_regular
 
@@ -62,11 +63,16 @@ def command(
         click.echo(f"rank {rank} has no log; these are the logs of the agents:", err=True)
     out = Objects(paths) if as_json else Sections() if agents and (follow or len(found) > 1) else Bytes()
     at, shown = dict.fromkeys(found, 0), found if agents else found[-1:]
+    unread = []
     for path in shown:
         try:
             at[path] = _print(path, out, lines=lines)
         except OSError as error:
-            click.echo(f"{path}: {error.strerror}", err=True)
+            unread.append(f"{path}: {error.strerror}")
+    if shown and len(unread) == len(shown) and not follow:
+        raise RunDirError("\n".join(unread))
+    for said in unread:
+        click.echo(said, err=True)
     if follow:
         _follow(paths, files, at, shown, out)
     out.close()

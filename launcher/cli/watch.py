@@ -71,7 +71,7 @@ def _live(paths: RunPaths | None, sweep: Path | None) -> None:
     from launcher.report.live.screen import in_ascii
     from launcher.report.live.view import View
 
-    view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=bool(paths or sweep))
+    view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=bool(paths or sweep), gone_s=_GONE_S)
     console = Console(file=real_output())
 
     # The kernel's own console has a font of 256 characters; elsewhere the encoding tells.
@@ -156,16 +156,21 @@ class Change:
 
 
 def _follow(paths: RunPaths, as_json: bool) -> None:
-    """Print events as sentences until the run has ended: for pipes and files. Raises RunGoneError when its folder goes away."""
-    from launcher.errors import RunGoneError
+    """Print events as sentences until the run has ended: for pipes and files.
+
+    Raises RunGoneError when its folder goes away, RunDirError when its files cannot be read.
+    """
+    from launcher.errors import RunDirError, RunGoneError
     from launcher.report import formats
     from launcher.report.model.hearing import Hearing, run_now
     from launcher.report.model.runs import needs_slurm, summary_of
     from launcher.report.model.summary import summarise_history
+    from launcher.report.model.verdict import UNKNOWN
     from launcher.report.text.status import lines
     from launcher.report.text.words import words
 
     told, asked, seen, hearing = 0, float("-inf"), time.monotonic(), Hearing()
+    known = seen
     while True:
         now = time.time()
         if os.path.isdir(paths.root):
@@ -181,6 +186,10 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
         summary = summarise_history(history, None, now)
         if needs_slurm(summary, history, now) and time.monotonic() - asked > 30:
             summary, asked = summary_of(history, now), time.monotonic()
+        if not summary.reason.startswith(UNKNOWN):
+            known = time.monotonic()
+        elif summary.active and time.monotonic() - known > _GONE_S:
+            raise RunDirError(f"{paths.id}: {summary.reason[0].lower()}{summary.reason[1:]}")
         if not summary.active:
             end = Change(summary.ended or now, summary.run, summary.state, summary.reason)
             click.echo(end.as_json() if as_json else "\n".join(lines(summary, run_now(history, now), wrong=[])))

@@ -17,7 +17,7 @@ from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines, index
 from launcher.run.after import Predecessor
-from launcher.run.events import RerunEnded, RerunStarted
+from launcher.run.events import FirstStep, RerunEnded, RerunStarted, Saved
 from launcher.run.files import read_object
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
@@ -122,9 +122,25 @@ class Resubmission:
         """Plan another attempt in the run's folder."""
         made = plan(self.loaded, facts, run_dir=str(self.paths.root), place=place)
         check_same_backend(list(self.after), made.backend)
-        return _with_loading(
-            replace(made, spec=replace(made.spec, resume_step=self.step, resume=self.resume)), self.how
-        )
+        lost = [] if self.step is not None else _lost_checkpoints(self.paths, self.resume)
+        spec = replace(made.spec, resume_step=self.step, resume=self.resume)
+        return _with_loading(replace(made, spec=spec, warnings=(*made.warnings, *lost)), self.how)
+
+
+def _lost_checkpoints(paths: RunPaths, resume: str | None) -> list[str]:
+    """Return the warning that the run had saved, but that no checkpoint is there to continue from."""
+    if checkpoint_steps(paths):
+        return []
+    newest = 0
+    for e in event_lines.read(paths.events, Saved, FirstStep):
+        match e:
+            case Saved(step=int(step)):
+                newest = max(newest, step)
+            case FirstStep(step=int(step)):  # it had gone back
+                newest = min(newest, step - 1)
+    begins = f"from {resume}" if resume else "from scratch"
+    text = f"{paths.id} saved step {newest:,}, but no checkpoint is in {paths.checkpoints}: training begins {begins}"
+    return [text] if newest else []
 
 
 def prepare(paths: RunPaths, how: Again, *, forks: bool = False) -> Resubmission:

@@ -14,6 +14,7 @@ import pytest
 
 from launcher.cli import logs
 from launcher.cli.main import main
+from launcher.errors import RunDirError
 
 
 @pytest.fixture
@@ -53,6 +54,21 @@ def test_two_gigabytes_are_not_read_for_ten_lines(log: Path, capfdbinary: pytest
     assert capfdbinary.readouterr().out == b"".join(b"step %d\n" % i for i in range(990, 1000))
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
     assert after.ru_maxrss - before.ru_maxrss < 100_000  # kB
+
+
+def test_a_log_that_cannot_be_read_is_an_error(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was printed, so the exit code is that of a folder that cannot be read; of agents' logs the others are printed."""
+    log.mkdir()
+    assert main(["logs", "k7f"]) == RunDirError.exit_code
+    assert capsys.readouterr().err == f"launcher: {log}: Is a directory\n"
+
+    jobs = log.parents[3] / "submitit"
+    (jobs / "7_0_log.out").mkdir(parents=True)
+    (jobs / "7_1_log.out").write_text("begun\n")
+    assert main(["logs", "k7f", "--agents"]) == 0
+    told = capsys.readouterr()
+    assert "begun" in told.out
+    assert "Is a directory" in told.err
 
 
 def test_bytes_pass_as_they_are(log: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -28,6 +28,7 @@ def test_the_tutorial_ends_with_a_run_that_came_back(tmp_path: Path, cluster: Cl
     first, second = (e["step"] for e in events if e["type"] == "first_step")
     assert (first, second, stopped["lost_steps"]) == (1, stopped["step"] + 1, 0)
     assert "preempted, 0 steps lost" in walk.do("launcher status @last")
-    assert "Nothing went wrong: the run completed" in walk.do("launcher why @last")
+    said = walk.do("launcher why @last")
+    assert "The run completed after step 400, with 1 interruption. The last: SLURM preempted the run" in said
     assert ".html" in walk.do("launcher report @last")
     assert "launcher watch @last" in PAGE

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import signal
 import stat
 import subprocess
@@ -577,6 +578,26 @@ def test_a_completed_run_whose_outcome_is_not_seen_yet_is_not_run_again(job: Mak
     event_lines.append(first.paths.events, an_event("ended", attempt=0, state="completed", reason="Done.", step=10))
     with pytest.raises(StateError, match="completed at step 10: nothing is left to do"):
         resubmit.resubmit(first.paths, resubmit.Again())
+
+
+@pytest.mark.torch
+def test_a_resubmission_says_that_no_saved_checkpoint_is_there(job: Make, slurm: Path, home: Path) -> None:
+    """Someone deleted checkpoints/: the run begins anew, as it must, but not in silence; gone back since, it had none to lose."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 20)
+    event_lines.append(first.paths.events, an_event("first_step", attempt=0, step=1))
+    event_lines.append(first.paths.events, an_event("saved", attempt=0, step=20))
+    said = []
+    for change in (lambda: None, lambda: shutil.rmtree(first.paths.checkpoints), lambda: None):
+        change()
+        said.append([w for w in resubmit.resubmit(first.paths, resubmit.Again()).plan.warnings if "saved" in w])
+        event_lines.append(
+            first.paths.events, an_event("first_step", attempt=len(said), step=1 if len(said) > 1 else 21)
+        )
+        _ended(first.paths)
+
+    lost = f"{first.paths.id} saved step 20, but no checkpoint is in {first.paths.checkpoints}: training begins from scratch"
+    assert said == [[], [lost], []]
 
 
 @pytest.mark.torch

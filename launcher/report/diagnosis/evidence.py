@@ -11,7 +11,9 @@ from launcher.report.diagnosis.left_out import remedy
 from launcher.report.diagnosis.stacks import Stacks
 from launcher.report.diagnosis.traces import frames_of, tail, user_frame
 from launcher.report.model.history import History, as_dict, as_number, as_text
+from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
+from launcher.report.model.verdict import UNKNOWN
 from launcher.run import events as ev
 from launcher.run.after import broken, may_start, read_predecessors, state_of
 from launcher.run.causes import KIND_OF, rank_kind
@@ -61,14 +63,14 @@ class Root:
     """Threads of the process that had ended by an exception: a line each."""
     places: list[tuple[list[int], Trace, str]] = field(default_factory=list)
     """Of a hang in which no rank stands out: ranks, their stack, and the collective or function in which they stood."""
+    looked_at: int | None = None
+    """How many ranks' stacks that rests on, where it is not all."""
     missing: list[int] = field(default_factory=list)
     is_known: bool = False
     """torch has named the missing ranks; otherwise nothing was heard of them."""
     """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""
     """What to do about a file that was not copied into the run."""
-    same_before: int = 0
-    """How often the very same exception had come at the same step before."""
 
     def __post_init__(self) -> None:
         self.t = self.event.t if self.t is None and self.event is not None else self.t
@@ -89,27 +91,37 @@ def _cause(values: object) -> Cause:
 
 
 def find_root(h: History, s: RunSummary) -> Root | None:
-    """The root cause of the run's end, or of its last interruption while it goes on; None when nothing went wrong."""
-    decision = h.last(ev.Decided)
-    outcome = h.outcome
+    """The root cause of the run's end, or of its last interruption while it goes on or has completed; None when nothing went wrong."""
+    decision, event, outcome = h.last(ev.Decided), h.last(ev.Fault), h.outcome
+    if s.reason.startswith(UNKNOWN):
+        return None if s.active else Root("other", reason=s.reason)
+    if s.state == "completed":
+        if not interruptions(h):
+            return None
+        decision, outcome = next((e for e in reversed([*h.of(ev.Decided)]) if e.action != "complete"), None), None
+    elif outcome is not None:  # it is the outcome of the last submission, whatever ended those before
+        decision, event = _of_last_submission(h, decision), _of_last_submission(h, event)
     if s.state == "cancelled" and h.last(ev.RoundStarted) is None and (chain := _broken_chain(h)):
         return Root("chain", reason=chain)
     if outcome is None and s.state in ("failed", "cancelled"):
         return _unannounced(h, s)
-    if s.state == "completed":
-        return None
     final = {"failed": "fail", "cancelled": "cancel"}.get(s.state)
     if decision is not None and (outcome is None or decision.action == final):
         root = _decided(h, decision)
         if root is not None:
             return root
-    event = h.last(ev.Fault)
     if event is not None and (decision is None or h.after(event, decision)) and s.state != "cancelled":
         return _of_event(h, event, None)
     if outcome is not None:
         t, reason, attempt = as_number(outcome.get("t")), as_text(outcome.get("reason")), _whole(outcome.get("attempt"))
         return Root("other", t=t, reason=reason, cause=_cause(outcome.get("cause")), attempt=attempt)
     return None
+
+
+def _of_last_submission(h: History, event: EventKind | None) -> EventKind | None:
+    """Return the event if the run has not been submitted since."""
+    submitted = h.last(ev.RunSubmitted)
+    return None if event is None or (submitted is not None and h.after(submitted, event)) else event
 
 
 _MOST_THREADS = 2
@@ -124,13 +136,17 @@ _NO_MODULE = re.compile(r"\S*: .*(No module named '[^']+')")
 
 
 def _unannounced(h: History, s: RunSummary) -> Root:
-    """No outcome was written: SLURM's word, or the leader's death, is all there is beside the agents' logs."""
+    """No outcome was written: what the leader had decided, else SLURM's word, or the leader's death beside the agents' logs."""
+    decision = _of_last_submission(h, h.last(ev.Decided))
+    final = decision is not None and decision.action in ("fail", "cancel") and decision.attempt == h.attempt
+    if decision is not None and final and (root := _decided(h, decision)) is not None:
+        return root
     kinds = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "OUT_OF_MEMORY": "slurm_oom", "NODE_FAIL": "slurm_node",
              "PREEMPTED": "preempted", "BOOT_FAIL": "slurm_node"}  # fmt: skip
-    word = next((w for w in kinds if w in s.reason), None)
-    if word is None and isinstance(handed := h.last(ev.JobNamed), ev.Requeued):
+    kind = kinds.get(s.slurm_state or "")
+    if kind is None and isinstance(handed := h.last(ev.JobNamed), ev.Requeued):
         return Root("lost_requeue", handed, reason=s.reason, attempt=s.attempt, step=s.step)
-    return _leader_silent(h, kinds[word] if word else "leader", s.reason, s.attempt, s.step)
+    return _leader_silent(h, kind or "leader", s.reason, s.attempt, s.step)
 
 
 def _leader_silent(h: History, kind: str, reason: str, attempt: int | None, step: int | None) -> Root:
@@ -197,8 +213,8 @@ def _decided(h: History, decision: ev.Decided) -> Root | None:
     if kind == "leader_gone":
         root = _leader_silent(h, "leader", "", decision.attempt, _whole((h.outcome or {}).get("step")))
         root.decision, root.cause = decision, _cause({"text": decision.said})
-        if decision.action != "fail":  # the agents' logs are a later attempt's by now
-            root.log, root.trace = [], None
+        if decision.action != "fail":  # the agents' logs, and the outcome, are a later attempt's by now
+            root.log, root.trace, root.step = [], None, None
         return root
     simple = KIND_OF.get(kind)
     if simple == "cancelled" and is_requested(h.paths):
@@ -295,6 +311,7 @@ def _read_hang(h: History, root: Root, event: ev.Hang) -> None:
         stacks = Stacks(h.paths, root.attempt or 0, root.round or 0, ranks)
         root.rank = stacks.odd_one()
         root.places = stacks.places() if root.rank is None else []
+        root.looked_at = len(stacks.ranks) if len(stacks.ranks) < len(ranks) else None
     if root.rank is None:
         return
     if slow is not None:
@@ -330,7 +347,7 @@ def _read_worker(h: History, root: Root) -> None:
     root.kind = (cause.kind or "exit") if "caused_by" in written else _kind_of_older(cause, root.log)
     if root.kind == "timeout":
         root.missing, root.is_known = _missing(h, root)
-    root.same_before, root.remedy = _same_before(h, root), remedy(h, root.trace)
+    root.remedy = remedy(h, root.trace)
 
 
 def _kind_of_older(cause: Cause, log: list[str]) -> str:
@@ -358,17 +375,3 @@ def _missing(h: History, root: Root) -> tuple[list[int], bool]:
 
 def _text(cause: Cause) -> str:
     return "\n".join([cause.message or "", *cause.last_lines])
-
-
-def _same_before(h: History, root: Root) -> int:
-    """How often this exception had come at this step, at this place, before."""
-    event = root.event
-    if not isinstance(event, ev.WorkerFailed) or not root.cause.exception:
-        return 0
-    mine = _likeness(event)
-    return sum(1 for e in h.of(ev.WorkerFailed) if h.after(event, e) and _likeness(e) == mine)
-
-
-def _likeness(e: ev.WorkerFailed) -> tuple[object, ...]:
-    cause = e.cause or _cause({})
-    return (cause.exception, e.step, *((f.file, f.line) for f in cause.frames))

@@ -11,7 +11,7 @@ from launcher.report.diagnosis.evidence import Root
 from launcher.report.model.history import History, as_number
 from launcher.report.model.summary import RunSummary
 from launcher.run.causes import rank_clause
-from launcher.run.units import all_ranks, named_ranks
+from launcher.run.units import all_ranks, named_ranks, short_list
 
 
 @frozen
@@ -42,6 +42,13 @@ def who(root: Root, h: History) -> str:
         p for p in (root.host, f"GPU {root.local_rank % gpus}" if gpus and root.local_rank is not None else "") if p
     ]
     return f"Rank {root.rank}" + (f" ({', '.join(place)})" if place else "")
+
+
+def of_them(root: Root, ranks: list[int]) -> str:
+    """``ranks 0-3``; of ranks that were drawn out of many: ``all``, ``ranks 0, 8, 16 and 61 more``."""
+    if root.looked_at is None or len(ranks) < 3:
+        return named_ranks(ranks)
+    return "all" if len(ranks) == root.looked_at else f"ranks {short_list([str(rank) for rank in ranks])}"
 
 
 def at_step(root: Root) -> str:

@@ -13,6 +13,7 @@ from launcher.report.diagnosis.explanation import (
     at_step,
     errors_of,
     last_words,
+    of_them,
     what_happened,
     who,
 )
@@ -238,7 +239,10 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
     during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
     if root.rank is None:
         sentence = f"No rank made progress for {formats.duration(limit)}."
-        if len(root.places) == 1:
+        if root.looked_at and root.places:
+            stood = [f"{of_them(root, ranks)} stood in {name}" for ranks, _, name in root.places]
+            sentence = f"{sentence[:-1]}: of {root.looked_at} ranks looked at, {short_list(stood)}."
+        elif len(root.places) == 1:
             ((ranks, _, function),) = root.places
             everybody = all_ranks(len(ranks)).capitalize() if len(ranks) > 1 else f"Rank {ranks[0]}"
             sentence = f"{everybody} hung: no progress for {formats.duration(limit)} in {function}."
@@ -329,7 +333,8 @@ def _leader(root: Root, h: History, s: RunSummary) -> Explanation:
         sentence = f"The run never started: {_lower(s.reason)}"
     elif h.last(ev.AttemptStarted) is None and words:
         sentence = f"No agent could begin: {words[0].rstrip('.')}."
-    errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and not e.startswith("The leader died")]
+    told = root.attempt is not None and s.state != "completed" and not s.reason.startswith("The leader died")
+    errors = [s.reason] if told and s.reason else []
     return Explanation(
         sentence, _AGAIN, errors=errors + errors_of(root), log=last_words(root) if not errors_of(root) else []
     )
@@ -374,7 +379,7 @@ def _other(root: Root, h: History, s: RunSummary) -> Explanation:
     reason = s.reason or root.reason or MEANINGS["unknown"].words
     return Explanation(
         f"{reason[0].upper()}{reason[1:].rstrip('.')}.",
-        "launcher logs {run}",
+        "launcher resubmit {run} continues it" if s.state == "cancelled" else "launcher logs {run}",
         errors=errors_of(root),
         log=last_words(root),
     )

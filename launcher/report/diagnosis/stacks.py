@@ -7,18 +7,21 @@ from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import WAITS, Trace, last_stack
 
 MOST_STACKS = 128
+"""Of more ranks the logs of so many are read, evenly drawn."""
 
 
 class Stacks:
     """Where each rank of a round was when its stack was dumped."""
 
     def __init__(self, paths: RunPaths, attempt: int, round_: int, ranks: list[int]) -> None:
-        self.ranks = ranks
+        drawn = (ranks[i * len(ranks) // MOST_STACKS] for i in range(MOST_STACKS))
+        self.ranks = ranks if len(ranks) <= MOST_STACKS else list(drawn)
+        """Those whose logs were read."""
         self._silent: list[int] = []
         self._waiting: dict[tuple[str, int], list[int]] = {}
         self._at_work: dict[tuple[str, int], list[int]] = {}
         self._stacks: dict[int, Trace] = {}
-        for rank in ranks[:MOST_STACKS]:
+        for rank in self.ranks:
             stack = last_stack(tail(paths.rank_log(attempt, round_, rank)))
             if stack is None:
                 self._silent.append(rank)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, find_root
-from launcher.report.diagnosis.explanation import Explanation
+from launcher.report.diagnosis.explanation import Explanation, of_them
 from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.diagnosis.traces import place_words, stack_words
 from launcher.report.model.history import History, as_dict, as_number, as_text
+from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
+from launcher.report.model.verdict import UNKNOWN
 from launcher.report.text.status import unreported
 from launcher.report.text.words import words
 from launcher.run import events as ev
@@ -37,7 +39,8 @@ class Why:
     sentence: str
     """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
-    """(label, text): when, where, stack, error, log, victims, did, safe, next, files; in JSON ``evidence``, texts by label."""
+    """(label, text): when, where, stack, error, log, victims, did, damaged, safe, now, next, progress, files; in JSON ``evidence``, texts by
+    label."""
     rank: int | None = None
     """The rank that failed first."""
     host: str | None = None
@@ -67,7 +70,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     rows = [
         ("when", _when(root, now)),
         ("where", _where(root.trace, h)),
-        *[("where", f"{named_ranks(ranks)}: {_where(trace, h)}") for ranks, trace, _ in root.places[:_MOST_PLACES]],
+        *[("where", f"{of_them(root, ranks)}: {_where(trace, h)}") for ranks, trace, _ in root.places[:_MOST_PLACES]],
         ("stack", stack_words(root.trace.frames) if root.kind == "hang" and root.trace is not None else ""),
         *[("error", line) for line in [*explained.errors, *root.threads]],
         *[("log", line) for line in explained.log],
@@ -79,6 +82,12 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         ("next", wrong[0].next if wrong else _next(explained, s)),
     ]
     sentence = explained.sentence
+    if s.state == "completed":
+        nothing = _nothing_wrong(h, s, wrong)
+        sentence = f"{nothing.sentence} The last: {sentence}"
+        return replace(
+            nothing, sentence=formats.clean(sentence, 400), rows=_clean(rows), rank=root.rank, host=root.host
+        )
     if s.state == "pending" and wrong:
         sentence += " " + wrong[0].sentence
     elif s.active:
@@ -86,9 +95,12 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     taken_and_held = root.kind == "preempted" and [trouble.kind for trouble in wrong] == ["held"]
     return Why(
         run=s.run, state=s.state, kind="pending" if taken_and_held else root.kind, sentence=formats.clean(sentence, 400),
-        rows=[(label, value if label == "where" else formats.clean(value, 400)) for label, value in rows if value],
-        rank=root.rank, host=root.host, step=root.step,
+        rows=_clean(rows), rank=root.rank, host=root.host, step=root.step,
     )  # fmt: skip
+
+
+def _clean(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(label, value if label == "where" else formats.clean(value, 400)) for label, value in rows if value]
 
 
 def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
@@ -98,10 +110,15 @@ def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
         "running": f"Nothing has gone wrong so far: the run is {s.doing}.",
         "pending": f"Nothing has gone wrong: the run waits{f' ({s.reason})' if s.reason else ''}.",
     }.get(s.state, s.reason or f"The run {s.state}.")
+    if s.reason.startswith(UNKNOWN):
+        sentence = s.reason
     broken = [f"{formats.clean(k, 30)} is {formats.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
     if broken and s.state in ("completed", "running"):
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
         sentence = f"{what}, but {short_list(broken)}."
+    if s.state == "completed" and (stops := len(interruptions(h))):
+        what = sentence.removeprefix("Nothing went wrong: ").rstrip(".")
+        sentence = f"{what[0].upper()}{what[1:]}, with {plural(stops, 'interruption')}."
     rows = [("now", trouble.sentence) for trouble in wrong[1:]]
     rows += [("damaged", said)] if (said := _damaged(h, h.last(ev.RunSubmitted))) and s.active else []
     rows += [("progress", said)] if (said := unreported(s)) else []
@@ -161,29 +178,32 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
         how = hows.get((back and back.how) or "", "requeued")
         return f"saved what it could, {how}" + _came_back(h, decision)
     restarts = _restarts(h, decision)
-    if root.same_before and action == "fail":
-        return f"{plural(restarts, 'restart')}, same error at the same step each time: stopped"
     before = f"{plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
     return f"{before}: {reason}" if reason not in ("", "stopped") else before
 
 
 def _restarts(h: History, decision: ev.Decided) -> int:
-    """New rounds decided upon the same kind of evidence since the last committed progress before it."""
+    """New rounds decided upon the same kind of evidence since the last committed progress, or submission, before it."""
     count = 0
     for e in h.events:
         if e is decision:
             break
-        if isinstance(e, ev.Saved):
+        if isinstance(e, ev.Saved) or _is_submission(e):
             count = 0
         elif isinstance(e, ev.Decided) and e.action == "new_round" and e.evidence == decision.evidence:
             count += 1
     return count
 
 
+def _is_submission(e: ev.Event) -> bool:
+    """Somebody submitted the run: restarts are counted anew. A continuation (of older versions) is none."""
+    return isinstance(e, ev.RunSubmitted) and e.by != "continuation"
+
+
 def _went_on(h: History, decision: ev.Decided) -> str:
     back, number = _came_back(h, decision), 0
-    for e in h.of(ev.Decided):
-        number += e.action == "new_round"
+    for e in h.of(ev.Decided, ev.RunSubmitted):
+        number = 0 if _is_submission(e) else number + (isinstance(e, ev.Decided) and e.action == "new_round")
         if e is decision:
             break
     so_far = f" ({plural(number, 'restart')} so far)" if number > 1 else ""
@@ -216,9 +236,13 @@ def _safe(h: History, s: RunSummary) -> str:
     if not as_dict(h.spec.get("checkpoint")).get("enabled", True):
         return ""
     damaged = {(e.path or "").rstrip("/").rsplit("/", 1)[-1] for e in h.of(ev.CheckpointDamaged)}
-    for e in reversed(h.standing_saves):
-        if e.step is not None and f"step-{e.step:08d}" not in damaged:
-            return f"step {formats.count(e.step)}, complete on disk"
+    steps = [e.step for e in h.standing_saves if e.step is not None and f"step-{e.step:08d}" not in damaged]
+    there = next((step for step in reversed(steps) if step in h.checkpoints), None)
+    said = [] if there is None else [f"step {formats.count(there)}, complete on disk"]
+    if steps and there != steps[-1]:
+        said.append(f"step {formats.count(steps[-1])} was saved, but its checkpoint is not there")
+    if said:
+        return "; ".join(said)
     own = h.last(ev.Saved)
     if own is not None and own.path:
         return f"the script's own {own.path.rsplit('/', 1)[-1]}, {formats.time_of_day(own.t)}"
@@ -226,8 +250,8 @@ def _safe(h: History, s: RunSummary) -> str:
 
 
 def _next(explained: Explanation, s: RunSummary) -> str:
-    if s.active or not explained.next:
-        return "" if s.active else explained.next
+    if s.active or s.state == "completed" or not explained.next:
+        return ""
     then = explained.next
     if s.hold not in (None, s.run):
         then = re.sub(r"launcher resubmit \{run\}(?: --code)?$", "launcher rerun {run}", then)

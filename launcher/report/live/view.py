@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ class View:
     """The folder of a sweep whose points are shown, not all runs."""
     only_one: bool = False
     """Begun with a RUN or a sweep: going back quits."""
+    gone_s: float = 5.0
+    """A folder that is away for longer is said to be gone."""
     place: int = 0
     """The marked line of the overview."""
     rank: int = 0
@@ -45,6 +48,8 @@ class View:
     done: bool = False
     _groups: list[list[ListingRow]] = field(default_factory=list)
     _detail: Detail | None = None
+    _there: float = 0.0
+    """When the shown run's folder was last there."""
 
     def render(self, width: int, height: int, now: float) -> list[Text]:
         """Return the screen as it is now: exactly ``height`` lines."""
@@ -54,7 +59,11 @@ class View:
             self.place = min(self.place, max(0, len(self._groups) - 1))
             hidden, sweep = self.feed.hidden, self.sweep.name if self.sweep else None
             return overview_screen(self._groups, self.place, width, height, now, note, hidden, sweep=sweep)
-        self._detail = detail = self.feed.detail(self.run, now)
+        if self._detail is None or self.run.root.is_dir():  # without its files a run that trains would seem to wait
+            self._detail, self._there = self.feed.detail(self.run, now), time.monotonic()
+        elif time.monotonic() - self._there > self.gone_s:
+            note = note or f"its folder was deleted or moved: {self.run.root}"
+        detail = self._detail
         self.rank = min(self.rank, max(0, len(detail.summary.ranks) - 1))
         if not self.log:
             return detail_screen(detail, self.rank, width, height, note)

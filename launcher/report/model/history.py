@@ -101,6 +101,13 @@ class History:
         return None if later else self.raw_outcome
 
     @cached_property
+    def is_unknown(self) -> bool:
+        """Nothing of the events can be read, which are never empty, and no outcome tells of an end."""
+        files = (self.paths.events.name, self.paths.outcome.name)
+        damaged = any(d.file in files for d in self.damage)
+        return not self.events and self.raw_outcome is None and (damaged or self.paths.events.exists())
+
+    @cached_property
     def standing_saves(self) -> list[Saved]:
         """The checkpoints that were saved and that no later round has gone back behind, oldest first."""
         saves: list[Saved] = []

@@ -39,6 +39,8 @@ class RunSummary:
     """pending, running, completed, failed or cancelled."""
     reason: str = ""
     """Why it is pending, failed or cancelled: one sentence or SLURM's word."""
+    slurm_state: str | None = None
+    """SLURM's word for the job of a run that ended without an outcome."""
     backend: str = "slurm"
     """slurm or local."""
     job_id: str | None = None

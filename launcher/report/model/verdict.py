@@ -21,6 +21,9 @@ State = Literal["pending", "running", "completed", "failed", "cancelled"]
 LOST_S = 600.0
 """A local run on another host counts as dead after this silence: its process cannot be looked at from here."""
 
+UNKNOWN = "Its files cannot be read, so its state is not known"
+"""Of a run that nothing but its files could tell of (`History.is_unknown`); it counts as pending while no one has ended it."""
+
 _DEAD: dict[str, tuple[State, str]] = {
     "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
     "COMPLETED": ("failed", "the job ended without writing an outcome"),
@@ -48,9 +51,12 @@ def verdict(h: History, slurm: Mapping[str, JobView] | None, now: float, backend
         word = h.outcome.get("state")
         state: State = word if word in ("completed", "failed", "cancelled") else "failed"
         return state, as_text(h.outcome.get("reason")), {}
-    if backend == "local":
-        return _local_state(h, now)
-    return _slurm_state(h, slurm, now, job_id)
+    told = _local_state(h, now) if backend == "local" else _slurm_state(h, slurm, now, job_id)
+    state, _, extra = told
+    if not h.is_unknown or state == "running" or "starts" in extra:  # SLURM has told it
+        return told
+    word = extra.get("slurm_state")
+    return state, f"{UNKNOWN}{f' (SLURM says {word})' if word else ''}.", extra
 
 
 def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, job_id: str | None) -> Verdict:
@@ -98,7 +104,7 @@ def _dead(h: History, job: JobView, waiting: bool) -> Verdict:
         )
         reason = f"{where} does not see the run's folder, or cannot write there. "
         reason += f"launcher resubmit {h.paths.id}{other} starts it on others."
-    return state, reason, {"ended": heard(h)}
+    return state, reason, {"ended": heard(h), "slurm_state": word}
 
 
 def _first_host(nodes: str) -> str:

@@ -18,6 +18,7 @@ from launcher.report.model.runs import shown_job
 from launcher.report.model.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
+from launcher.report.model.verdict import UNKNOWN
 from launcher.report.page.drawing import lanes
 from launcher.report.text.status import past
 from launcher.report.text.words import QUIET, level, words
@@ -112,7 +113,7 @@ def run_page(run: PageData, previous: tuple[str, str] | None, now: float) -> str
 def _lead(run: PageData, now: float) -> str:
     """Return the sentence below the title: what matters now, or how it ended."""
     s = run.summary
-    if not s.active:
+    if not s.active or s.reason.startswith(UNKNOWN):
         return run.why.sentence
     if run.wrong:
         return f"{run.wrong[0].sentence} Next: {run.wrong[0].next.rstrip('.')}."

@@ -115,7 +115,9 @@ def _chunks(
                 "points of a sweep are resubmitted as one array, which needs SLURM: without it resubmit them one by one"
             )
         at_once = max(1, most // len(parts)) if isinstance(most, int) else len(part)
-        plans[0] = replace(plans[0], parameters={**plans[0].parameters, "array_parallelism": at_once})
+        said = dict.fromkeys(warning for made in plans for warning in made.warnings)
+        parameters = {**plans[0].parameters, "array_parallelism": at_once}
+        plans[0] = replace(plans[0], parameters=parameters, warnings=tuple(said))
         yield part, plans
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from explained import gives_up, training, why
+from explained import commit, gives_up, training, why
 from run_story import Story
 
 from launcher.node.policy.first_failure import Failure, cause_of
@@ -430,10 +432,84 @@ def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
         "  where    train.py:118 in step  loss = criterion(model(x), y)",
         "  error    torch.OutOfMemoryError: wanted 1.20 GiB, 317.00 MiB of 79.2 GiB free",
         "  victims  ranks 0-2 (failed because of it, 0.2 to 0.8 s later)",
-        "  did      2 restarts, same error at the same step each time: stopped",
+        "  did      2 restarts, then stopped: the same exception came at the same step 3 times: the program is wrong",
         "  safe     step 100, complete on disk",
         "  next     use a smaller batch, then: launcher resubmit resnet50-1121-0842-k7f",
     ]
+
+
+@pytest.mark.parametrize(
+    ("older", "said"),
+    [(False, "step 100 was saved, but its checkpoint is not there"),
+     (True, "step 50, complete on disk; step 100 was saved, but its checkpoint is not there")],
+)  # fmt: skip
+def test_a_checkpoint_that_was_deleted_is_not_called_safe(tmp_path: Path, older: bool, said: str) -> None:
+    """What the events tell of was there once; what a resubmission continues from is what the disk has now."""
+    story = Story(tmp_path).submitted().begins().round_starts().event("first_step", step=1, seconds=5.0)
+    story.event("saved", step=50, seconds=1.0).event("saved", step=100, seconds=1.0)
+    if older:
+        commit(story, 50)
+
+    assert ("safe", said) in why(fails(story, raised("ValueError", "x"))).rows
+
+
+@pytest.mark.parametrize("node_too", [False, True])
+def test_a_run_that_completed_tells_its_last_interruption(tmp_path: Path, node_too: bool) -> None:
+    """Ranks failed on the way to its end: the run completed, and what interrupted it last is explained as while it ran."""
+    story, count = training(tmp_path), "1 interruption"
+    if node_too:
+        story.event("node_lost", host="node2", why="silent").event("round_ended", why="x")
+        story.event("decision", evidence="node_lost", action="new_round", reason="x; y.").round_starts(resume_step=100)
+        story.event("first_step", step=101)
+        count = "2 interruptions"
+    story.event("worker_failed", rank=3, host="node2", step=120, cause=raised("ValueError", "boom"))
+    story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.").wait(1)
+    story.round_starts(resume_step=100).event("first_step", step=101)
+    story.event("decision", evidence="done", action="complete", reason="Every rank has finished; all steps are done.")
+    found = why(story.outcome("completed", "All 600 steps are done.", step=600))
+
+    assert found.sentence == (
+        f"The run completed after step 600, with {count}. The last: Rank 3 (node2) raised ValueError at step 120: boom."
+    )
+    assert (found.kind, found.state, found.rank, found.step) == ("completed", "completed", 3, 600)
+    assert "next" not in dict(found.rows)
+    assert dict(found.rows)["did"].startswith("started the workers again")
+
+
+def test_restarts_are_counted_from_the_last_submission_and_told_with_the_leaders_reason(tmp_path: Path) -> None:
+    """Errors A, B, A use up restart.max_restarts: never the same each time. Submitted again, one restart is one."""
+    story = training(tmp_path)
+    a, b = raised("ValueError", "A"), raised("KeyError", "'B'")
+    said = []
+    for causes in ([a, b, a], [b, a]):
+        for cause in causes[:-1]:
+            story.event("worker_failed", rank=3, host="node2", step=120, cause=cause)
+            story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.").wait(1).round_starts()
+            said.append(dict(why(story).rows)["did"])
+        fails(story, causes[-1])
+        said.append(dict(why(story).rows)["did"])
+        story.paths.outcome.unlink()
+        story.wait(60).submitted(by="resubmit").begins().round_starts()
+
+    used_up = "then stopped: restart.max_restarts is used up and training got no further"
+    again = "starts the workers again"
+    assert said == [again, f"{again} (2 restarts so far)", f"2 restarts, {used_up}", again, f"1 restart, {used_up}"]
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+def test_what_ended_an_earlier_submission_does_not_explain_this_one(tmp_path: Path, state: str) -> None:
+    """TERM cancelled it (or rank 3 failed) two days ago; submitted again, it was cancelled in the queue (or could not begin)."""
+    story = training(tmp_path)
+    if state == "cancelled":
+        story.event("signal", host="node1", name="TERM", meaning="terminated")
+        gives_up(story, "terminated", "cancelled runs never come back by themselves", state="cancelled")
+    else:
+        fails(story, raised("ValueError", "x"))
+    story.wait(2 * 86400).submitted(job_id="77", by="resubmit").wait(60)
+    found = why(story.outcome(state, "It ended while it waited to go on.", attempt=None))
+
+    assert (found.sentence, found.kind) == ("It ended while it waited to go on.", "other")
+    assert not [row for row in found.rows if row[0] == "did"]
 
 
 def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
@@ -553,6 +629,26 @@ def test_all_ranks_at_work_at_one_place_are_told_with_it(tmp_path: Path) -> None
     assert found.sentence == "All 4 ranks hung: no progress for 60 s in wait_for_dataset."
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(0, "all stood in wait_for_dataset"),
+     (3, "ranks 0, 2, 4 and 93 more stood in wait_for_dataset, ranks 192, 194, 196 and 29 more stood in all_reduce")],
+)  # fmt: skip
+def test_of_many_ranks_those_looked_at_are_spread_and_are_who_is_told(tmp_path: Path, others: int, said: str) -> None:
+    """256 ranks at work in one line, or a quarter of them at the end in a collective: no first rank is blamed for a hang of all."""
+    story = training(tmp_path).round_starts(ranks=256)
+    at_work = (
+        'Current thread 0x1 (most recent call first):\n  File "/runs/r/code/train.py", line 31 in wait_for_dataset\n'
+    )
+    for rank in range(256):
+        log = story.paths.rank_log(0, 1, rank)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(IN_COLLECTIVE if others and rank >= 64 * others else at_work)
+    found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
+
+    assert (found.sentence, found.rank) == (f"No rank made progress for 60 s: of 128 ranks looked at, {said}.", None)
+
+
 def test_a_hang_in_a_library_shows_who_called_it(tmp_path: Path) -> None:
     """A loader's process that never answers: the main thread sits in select, below DataLoader, below the user's functions."""
     story = training(tmp_path)
@@ -642,6 +738,26 @@ def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
 
     assert found.sentence == "Rank 1 (node1) was killed from outside (SIGKILL) at step 120. The run goes on."
     assert ("did", "started the workers again; training went on 0.5 s later") in found.rows
+
+
+@pytest.mark.parametrize("text", ["", "no JSON\n", None], ids=["empty", "garbage", "folder"])
+@pytest.mark.parametrize(("word", "state"), [("", "pending"), ("COMPLETED", "failed"), ("PENDING", "pending")])
+def test_a_history_that_cannot_be_read_is_said_first(tmp_path: Path, text: str | None, word: str, state: str) -> None:
+    """Whoever submits a run writes its first event: an empty file is damage. What SLURM still tells of its job is told."""
+    story = Story(tmp_path)
+    story.paths.submission.write_text(json.dumps({"job_id": "482913", "backend": "slurm"}))
+    if text is None:
+        story.paths.events.mkdir()
+    else:
+        story.paths.events.write_text(text)
+    found = why(story, {"482913": Job(word)} if word else None, later=60)
+
+    says = f" (SLURM says {word})" if state == "failed" else ""
+    unknown = f"Its files cannot be read, so its state is not known{says}."
+    assert (found.sentence, found.state) == (
+        unknown if word != "PENDING" else "Nothing has gone wrong: the run waits.",
+        state,
+    )
 
 
 def test_nothing_wrong_is_said_so(tmp_path: Path) -> None:
@@ -766,6 +882,37 @@ def test_an_end_without_an_outcome_is_explained_by_slurm(tmp_path: Path, word: s
     assert (found.kind, found.sentence) == (kind, sentence)
 
 
+@pytest.mark.parametrize("slurm", [None, {}, {"482913": Job("FAILED")}], ids=["local", "forgotten", "FAILED"])
+def test_a_leader_that_died_after_its_decision_had_told_the_cause(
+    tmp_path: Path, slurm: dict[str, object] | None
+) -> None:
+    """Killed between its decision and its outcome: what failed is known, also where SLURM was told nothing of it."""
+    story = training(tmp_path, batch="local" if slurm is None else "slurm")
+    if slurm is None:
+        story.submitted(backend="local")
+        story.begins(job_id="1").round_starts()
+    story.event("worker_failed", rank=3, host="node2", step=120, cause=raised("ValueError", "boom"))
+    story.event("decision", evidence="worker_failed", action="fail", reason="x; restart.max_restarts is used up.")
+    found = why(story, slurm, later=3600)
+
+    assert (found.state, found.sentence) == ("failed", "Rank 3 (node2) raised ValueError at step 120: boom.")
+    assert dict(found.rows)["did"] == "stopped: restart.max_restarts is used up"
+
+
+def test_a_runs_name_is_not_taken_for_slurms_word(tmp_path: Path) -> None:
+    """A local run called TIMEOUT-study whose leader died: its id stands in the reason, and no time limit was reached."""
+    story = (
+        Story(tmp_path, name="TIMEOUT-study", batch="local")
+        .submitted(backend="local")
+        .begins(job_id="1")
+        .round_starts()
+    )
+    story.paths.submission.write_text(json.dumps({"backend": "local", "host": socket.gethostname(), "pid": 2**22 + 1}))
+    found = why(story, later=60)
+
+    assert (found.state, found.kind) == ("failed", "leader")
+
+
 def test_a_dead_leaders_last_words_are_shown(tmp_path: Path) -> None:
     """A traceback in the agent's log says why the leader died."""
     story = training(tmp_path)
@@ -820,6 +967,9 @@ def test_a_leader_whose_end_the_batch_script_told_of_is_the_cause(tmp_path: Path
     assert ("error", "OSError: [Errno 5] Input/output error") in ended.rows
     assert running.sentence.startswith("The leader on node1 died and left no message.")
     assert "Input/output" not in str(running.rows)
+    completed = why(goes_on.outcome("completed", "All 600 steps are done.", step=600))
+    assert completed.sentence.endswith("with 1 interruption. The last: The leader on node1 died and left no message.")
+    assert "600 steps" not in str(completed.rows)
 
 
 def test_terminal_escapes_in_a_message_are_defused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from run_story import Story, training
 
 from launcher.cli import watch
 from launcher.cli.watch import decode
-from launcher.errors import RunGoneError
+from launcher.errors import RunDirError, RunGoneError
 from launcher.report.live.feed import LiveFeed, tail_objects
 from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.live.sparks import bar, spark
@@ -322,6 +322,35 @@ def test_a_pipe_is_told_that_the_folder_is_gone(tmp_path: Path, monkeypatch: pyt
 
     with pytest.raises(RunGoneError, match=f"its folder {paths.root} was deleted or moved"):
         watch._follow(paths, as_json=False)
+
+
+def test_a_pipe_is_told_that_the_files_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a history nobody knows when the run has ended: after some seconds the verb says so instead of waiting for ever."""
+    paths, looks = training(tmp_path).paths, iter(range(5))
+    paths.events.write_text("no JSON\n")
+    sleep = SimpleNamespace(sleep=lambda _: next(looks), time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(watch, "_GONE_S", 0.0)
+    monkeypatch.setattr(watch, "time", sleep)
+    monkeypatch.setattr(runs, "ask_slurm", lambda _ids: None)
+
+    with pytest.raises(RunDirError, match=f"{paths.id}: its files cannot be read, so its state is not known"):
+        watch._follow(paths, as_json=False)
+
+
+def test_a_run_whose_folder_vanishes_does_not_seem_to_wait(tmp_path: Path) -> None:
+    """The last picture stays; after some seconds the last line says that the folder is gone, and a folder that is back is read."""
+    story = training(tmp_path)
+    view = View(LiveFeed(), stop=lambda paths: "", run=story.paths, gone_s=0.0)
+
+    def look() -> tuple[bool, bool]:
+        lines = [line.plain for line in view.render(120, 24, story.t)]
+        return "running" in lines[0], lines[-1].startswith(f"its folder was deleted or moved: {story.paths.root}"[:118])
+
+    assert look() == (True, False)
+    story.paths.root.rename(tmp_path / "away")
+    assert look() == (True, True)
+    (tmp_path / "away").rename(story.paths.root)
+    assert look() == (True, False)
 
 
 def test_into_a_pipe_events_are_printed_in_words(rich: dict[str, Path], tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def test_a_page_shows_everything(rich: dict[str, Path]) -> None:
     assert 'class="rank slow"' in page
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_heading_speaks_of_an_interruption_where_there_was_one(tmp_path: Path, interrupted: bool) -> None:
+    """A plain script reports no progress: that is told of it now, under no cause."""
+    story = Story(tmp_path).submitted().begins().round_starts()
+    if interrupted:
+        story.event("node_lost", host="node2", why="silent").event("round_ended", why="x")
+        story.event("decision", evidence="node_lost", action="new_round", reason="x; y.").round_starts()
+    ranks = [{"rank": r, "phase": "script"} for r in range(4)]
+    story.state(ranks=ranks, step=0)
+    page = run_page(told(story.paths.root), None, NOW)
+
+    assert ("<h2>Last interruption</h2>" in page, "<h2>Now</h2>" in page) == (interrupted, not interrupted)
+
+
 def test_curves_hold_what_was_logged(tmp_path: Path) -> None:
     """Numbers reach the page as they are; of a step done twice the later value; what is not finite is a gap."""
     lines = [{"step": 1, "metrics": {"loss": 3}}, {"step": 2, "metrics": {"loss": 9}}, {"step": 2, "metrics": {"loss": 2.5}},

@@ -248,6 +248,23 @@ def test_points_are_submitted_again_as_one_array(
     assert [e["type"] for e in read_lines(points[0].events)][1:] == ["submitted", *(["warning"] if refused else [])]
 
 
+def test_each_point_whose_checkpoints_are_gone_is_named(
+    job: Make, slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array has one plan that is printed: it has the warnings of every point."""
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
+    points = points_of(one.root)[:2]
+    event_lines.append(points[1].events, an_event("saved", attempt=0, step=20))
+    for p in points:
+        write_outcome(p.outcome, {"state": "failed"})
+    monkeypatch.setattr(resubmit.Resubmission, "facts", lambda *_: _facts(tmp_path))
+    (array,) = resubmit_points(one.root, points, Again())
+
+    assert [w.partition(":")[0] for w in array.plan.warnings if "saved" in w] == [
+        f"{points[1].id} saved step 20, but no checkpoint is in {points[1].checkpoints}"
+    ]
+
+
 def test_a_completed_point_whose_outcome_is_not_seen_yet_is_not_submitted_again(
     job: Make, slurm: Path, tmp_path: Path
 ) -> None:
