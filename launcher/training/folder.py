@@ -33,7 +33,7 @@ _NO_POSITION = (
 
 
 class OneWay:
-    """Refuses a second way of saving in one run: a resume would find only one of both, or begin the data anew."""
+    """Refuses a second way of saving, or of counting steps, in one run: a resume would find only one of both, or begin the data anew."""
 
     def __init__(self, registered: Registered) -> None:
         self._registered = registered
@@ -49,6 +49,13 @@ class OneWay:
         if self._fills or self._registered.from_folder:
             raise CodeError(f"batches() was called in a run that saves by save_dir(): {_NO_POSITION}")
         self._loops = True
+
+    def counts_steps(self, verb: str) -> None:
+        """Raises CodeError behind a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""
+        if self._loops:
+            raise CodeError(
+                f"{verb} was called behind a loop over batches(), which counts the steps: loop over one of both alone"
+            )
 
     def fills(self, verb: str) -> None:
         """Note that folders are filled. Raises CodeError beside registered state, or a loop over `Worker.batches`."""

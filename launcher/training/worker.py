@@ -22,8 +22,6 @@ from launcher.training.folder import OneWay, save_folder
 from launcher.training.step.planning import plan_loop
 from launcher.training.step.session import Session
 
-_NOTHING = contextlib.nullcontext()
-
 
 class Worker:
     """One rank of a run. Registering objects and iterating `batches` gives resumes, agreed stops and checkpoints.
@@ -167,9 +165,7 @@ class Worker:
             first, end = at.epoch, session.epochs
         else:
             if self._epoch_used:
-                raise RuntimeError(
-                    "worker.batches() was called twice in one epoch of worker.epochs(): one loop per epoch"
-                )
+                raise RuntimeError("batches() was called twice in one epoch of epochs(): one loop per epoch")
             self._epoch_used = True
             first, end = self._epoch, self._epoch + 1
             if not session.in_gap and at.epoch < first:
@@ -238,12 +234,7 @@ class Worker:
     def _share_buffers(self) -> None:
         # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.
         if self.world_size > 1 and dist.is_initialized():
-            for model in self._wrapped.values():
-                for buffer in wrapping.shared_buffers(model):
-                    whole = buffer.contiguous()  # gloo would write beside what is not
-                    dist.broadcast(whole, 0)
-                    if whole is not buffer:
-                        buffer.copy_(whole)
+            wrapping.share_buffers(self._wrapped.values())
 
     @property
     def weight(self) -> float:
@@ -270,7 +261,7 @@ class Worker:
         With ``static_graph`` they are exchanged in each: DDP learns the graph from its first backward pass, which must exchange them.
         """
         if self.is_last_micro or not hasattr(model, "no_sync") or getattr(model, "static_graph", False):
-            return _NOTHING
+            return contextlib.nullcontext()
         context: contextlib.AbstractContextManager[Any] = model.no_sync()
         return context
 
@@ -317,18 +308,16 @@ class Worker:
             self._share_buffers()  # else each rank would measure with its own statistics; a loop's last step has shared them
         results = evaluate(session, model, dataset, batch_size, measure, collate, num_workers)
         results = {prefix + name: value for name, value in results.items()}
-        step = session.position.step + session.in_unit
-        session.reporter.result(WorkerEvaluated(step=step, metrics=results))
+        session.reporter.result(WorkerEvaluated(step=session.position.step + session.in_unit, metrics=results))
         return results
 
     def steps(self, count: int | None = None) -> Iterator[int]:
         """Iterate over the numbers of the steps to do, from `steps_done` up to ``count`` (None: no end); ends when `should_stop`.
 
-        The first one restores this rank's random numbers to what they were at the checkpoint, and seeds none (`restore_rng`). Code that
-        draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body
-        that has not called `step` has done one step all the same. ``count`` is of the whole run: the epoch follows from the
-        number. Where loops have different counts (one loop per epoch), no step is known to be the last one before the code
-        ends, and the last checkpoint is written then.
+        The first one restores this rank's random numbers to what they were at the checkpoint, and seeds none (`restore_rng`). Code
+        that draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body that has
+        not called `step` has done one step all the same. ``count`` is of the whole run: the epoch follows from the number. Where loops
+        have different counts (one loop per epoch), the last checkpoint is written when the code ends. Raises CodeError behind `batches`.
         """
         session = self._session
         count = None if count is None else index(count)
@@ -359,20 +348,22 @@ class Worker:
         same (dropout, too) unless it seeds each one apart (``torch.manual_seed(1 + worker.rank)``, once the model is built). Where
         the number of ranks has changed, a state that all ranks had in common is restored on every rank; else each is seeded anew.
         """
+        self._way.counts_steps("steps() or restore_rng()")
         self._session.begin_own_loop()
 
     def step(self, **metrics: Any) -> int:
         """Report one optimizer step as done (for loops that do not use `batches`); returns how many.
 
         Saves what is registered when a save is due. At an agreed stop a function's worker ends here; a script continues and
-        asks `should_stop`. Raises CodeError inside `batches`, which counts the steps itself.
+        asks `should_stop`. Raises CodeError inside `batches`, which counts the steps itself, and behind it.
         """
         if self._session.in_unit:
             raise CodeError("step() was called inside batches(), which counts the steps itself; log numbers with log()")
         if self._epoch is not None and not self._epoch_used:
             raise CodeError(
-                "step() was called inside epochs(), which knows epochs by batches() alone: loop over steps() instead"
+                "step() was called inside epochs(), which knows epochs by batches(): loop over steps() instead"
             )
+        self._way.counts_steps("step()")
         if metrics:
             self._session.reporter.log(self.steps_done + 1, self.epoch, metrics)
         self._session.step_done()

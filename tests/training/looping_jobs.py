@@ -120,6 +120,15 @@ def two_loops(worker: Any) -> None:
         job.train(batch)
 
 
+def steps_behind(worker: Any) -> None:
+    """A loop over `steps` after one over `batches`: its checkpoints were of the state that the first one had ended with."""
+    job = Job(worker)
+    for batch in worker.batches(numbers(24), 4):
+        job.train(batch)
+    for _ in worker.steps(10):
+        job.train(numbers(4).tensors)
+
+
 def by_hand(worker: Any) -> None:
     """Gradients of four items make a step."""
     job = Job(worker)

@@ -9,6 +9,7 @@ first step, from the reverse order of the parameters: the order DDP itself assum
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakSet
 
@@ -60,6 +61,15 @@ def shared_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
     if not model.broadcast_buffers or model.process_group.size() < torch.distributed.get_world_size():
         return []
     return [buffer for name, buffer in model.module.named_buffers() if name not in model.parameters_to_ignore]
+
+
+def share_buffers(models: Iterable[torch.nn.Module]) -> None:
+    """Give all ranks rank 0's `shared_buffers`; every rank must call it."""
+    for buffer in (buffer for model in models for buffer in shared_buffers(model)):
+        whole = buffer.contiguous()  # gloo would write beside what is not
+        torch.distributed.broadcast(whole, 0)
+        if whole is not buffer:
+            buffer.copy_(whole)
 
 
 def note(ddp: DistributedDataParallel) -> DistributedDataParallel:
