@@ -99,7 +99,7 @@ except ValueError:
 def test_a_block_that_raises_at_a_stop_has_saved_nothing(tmp_path: Path) -> None:
     """The rank tells so as it leaves the block, not when the script ends; an error without words has its name."""
     with Crew(script_spec(tmp_path, FAILS_AT_ITS_STOP, 1), 1) as crew:
-        crew.until(lambda _, m: m["type"] == "progress")
+        crew.until(lambda _, m: m["type"] == "progress" and m["step"] > 0)
         step = crew.stop_now()
         _, word = crew.until(lambda _, m: m["type"] == "stopped")
         (tmp_path / "go").touch()
