@@ -1,6 +1,6 @@
 """The fixture ``cluster``: a real four-host SLURM, one for each test process, started by the first test that asks.
 
-As root on Debian or Ubuntu it always runs (missing packages are installed); elsewhere tests that use it are skipped.
+Where `slurm/cluster check` finds nothing wrong it always runs (missing packages are installed); elsewhere tests that use it are skipped.
 After each test, hosts are healed and settings are put back to what they were before it. Jobs are the test's own
 business: `Cluster.cancel_all` ends what is left of them.
 """
@@ -247,13 +247,8 @@ def _program(pid: int) -> str:
 
 def why_not() -> str | None:
     """Why no cluster can be made here, or None."""
-    release = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
-    like = " ".join(re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', release, re.M))
-    if not re.search(r"\b(debian|ubuntu)\b", like):
-        return f"the SLURM cluster needs Debian or Ubuntu (this is {like or 'neither'})"
-    if os.geteuid():
-        return f"the SLURM cluster needs root (this is user {os.geteuid()})"
-    return None
+    done = subprocess.run([sys.executable, str(COMMAND), "check"], capture_output=True, text=True, check=False)
+    return done.stderr.strip().removeprefix("cluster: ") if done.returncode else None
 
 
 @contextlib.contextmanager

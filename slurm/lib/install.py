@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -25,6 +26,21 @@ PACKAGES = (
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _OURS = "#!/bin/sh\n# slurm/cluster install: packages must not start services of their own\nexit 101\n"
 _LOCKED = ("Could not get lock", "Unable to acquire", "Unable to lock", "is another process using it")
+
+
+_CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "MKNOD": 27}
+
+
+def why_not() -> str | None:
+    """Why no cluster can be made here, or None."""
+    if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
+        return "the cluster needs Debian or Ubuntu: there is no apt-get here"
+    if os.geteuid():
+        return f"the cluster needs root (this is user {os.geteuid()})"
+    (held,) = re.findall(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.M)
+    if not_here := [f"CAP_{name}" for name, bit in _CAPABILITIES.items() if not int(held, 16) >> bit & 1]:
+        return f"the cluster needs a privileged container (docker run --privileged): there is no {', '.join(not_here)} here"
+    return None
 
 
 def missing(packages: Sequence[str] = PACKAGES) -> list[str]:

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -166,21 +167,35 @@ def _routes() -> list[ipaddress.IPv4Network]:
 
 
 @contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``, which is removed afterwards."""
+def lock_file(path: Path) -> Iterator[int]:
+    """Hold an exclusive lock on ``path``, which is removed afterwards; its descriptor. Who waits for long says for whom."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _lock(fd, path)
         with contextlib.suppress(OSError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 break
         os.close(fd)  # the holder before us removed this very file
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"`{' '.join(sys.argv[1:])}` (process {os.getpid()})".encode(), 0)
     try:
-        yield
+        yield fd
     finally:
         os.unlink(path)
         os.close(fd)
+
+
+def _lock(fd: int, path: Path, silent_s: float = 2) -> None:
+    end = time.monotonic() + silent_s
+    while time.monotonic() < end:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.05)
+    holder = os.pread(fd, 200, 0).decode(errors="replace") or "another process"
+    print(f"cluster: waiting for {holder}, which holds {path}", file=sys.stderr)
+    fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def sh(*args: str, check: bool = True, timeout: float = 60, stdin: str = "") -> str:

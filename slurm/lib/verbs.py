@@ -30,29 +30,36 @@ def main(argv: list[str], usage: str) -> int:
     if verb not in VERBS:
         print(usage.strip(), file=sys.stderr if verb not in ("-h", "--help") else sys.stdout)
         return 0 if verb in ("-h", "--help") else 2
+    for number in (signal.SIGTERM, signal.SIGHUP):  # what has been begun is put back, as behind a Ctrl-C
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        if os.geteuid() and verb not in ("env", "status"):
-            raise ClusterError("only root can make hosts out of namespaces")
+        if verb not in ("env", "install") and (reason := install.why_not()):
+            raise ClusterError(reason)
         return _run(verb, args, Layout.from_environ())
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # `cluster status | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         return 141  # as a shell shows a command that SIGPIPE ended
+    except OSError as error:
+        print(f"cluster: {error.filename or verb}: {error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"cluster: {verb} was interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 1
 
 
 def _run(verb: str, args: list[str], layout: Layout) -> int:
     name = layout.release
     if verb == "up":
         name, args = _take_release(args, name)
-    if args and verb in ("up", "down", "status", "env"):
+    if args and verb in ("check", "up", "down", "status", "env"):
         raise ClusterError(f"{verb} takes no {args[0]!r}")
-    if verb not in ("up", "enter", "install", "down", "status") and not layout.conf.exists():
+    if verb not in ("check", "up", "enter", "install", "down", "status") and not layout.conf.exists():
         raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
-    if name and name != release.own() and verb not in ("enter", "install", "down", "env"):
+    if name and name != release.own() and verb not in ("check", "enter", "install", "down", "env"):
         _there(layout, name, [verb, *args])
-    if verb in ("enter", "env", "status", "install"):
+    if verb in ("check", "enter", "env", "status", "install"):
         code = VERBS[verb](layout, args)
         sys.stdout.flush()  # here, where a reader that has left is no error
         return code
@@ -88,6 +95,12 @@ def do_enter(layout: Layout, args: list[str]) -> int:
     release.enter(name, command or ["bash"], also=also)
 
 
+def do_check(_layout: Layout, _args: list[str]) -> int:
+    """`check`: `main` has said why not."""
+    print("a cluster can be made here")
+    return 0
+
+
 def do_install(_layout: Layout, args: list[str]) -> int:
     """`install`."""
     done = install.install([*install.PACKAGES, *args])
@@ -97,8 +110,7 @@ def do_install(_layout: Layout, args: list[str]) -> int:
 
 def do_up(layout: Layout, _args: list[str]) -> int:
     """`up`: nothing to do, hosts to heal, or everything anew."""
-    if install.missing():
-        install.install()
+    install.install()
     if layout.release == release.own() and _head_works(layout):
         try:
             for host in _broken_hosts(layout):
@@ -316,15 +328,14 @@ def _reconfigure(layout: Layout) -> None:
 
 def do_stop(layout: Layout, args: list[str]) -> int:
     """`stop DAEMON`."""
-    for name in args:
-        daemons.stop(layout, *_daemon(name))
+    for daemon, host in _daemons(args):
+        daemons.stop(layout, daemon, host)
     return 0
 
 
 def do_start(layout: Layout, args: list[str]) -> int:
     """`start DAEMON`."""
-    for name in args:
-        daemon, host = _daemon(name)
+    for daemon, host in _daemons(args):
         if daemons.find(layout, daemon, host):
             continue
         if daemon == "slurmd":
@@ -339,13 +350,14 @@ def do_restart(layout: Layout, args: list[str]) -> int:
     return do_stop(layout, args) or do_start(layout, args)
 
 
-def _daemon(name: str) -> tuple[str, str]:
-    if name in ("slurmctld", "slurmdbd"):
-        return name, HEAD
-    return "slurmd", check_host(name)
+def _daemons(args: list[str]) -> list[tuple[str, str]]:
+    if not args:
+        raise ClusterError(f"which daemon? There are slurmctld, slurmdbd and a slurmd on each of {', '.join(HOSTS)}")
+    return [(name, HEAD) if name in ("slurmctld", "slurmdbd") else ("slurmd", check_host(name)) for name in args]
 
 
 VERBS = {
+    "check": do_check,
     "install": do_install,
     "up": do_up,
     "enter": do_enter,

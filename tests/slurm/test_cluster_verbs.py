@@ -1,0 +1,116 @@
+"""What slurm/cluster does where there is no cluster: it is refused in one sentence, interrupted, or finds what others have left."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster import COMMAND, ROOT, why_not
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason="slurm/cluster needs root and its capabilities")
+Verb = Callable[..., "subprocess.CompletedProcess[str]"]
+NO_CAPABILITIES = ["setpriv", "--bounding-set=-sys_admin,-net_admin,-mknod", "--inh-caps=-all"]
+AS_NOBODY = "import os, sys; sys.path.insert(0, sys.argv[1]); import verbs; os.seteuid(65534); sys.exit(verbs.main(sys.argv[2:], ''))"
+LIB = ROOT / "slurm" / "lib"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The directory of a cluster that is not there."""
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def verb(here: Path) -> Verb:
+    """Run slurm/cluster on `here`; ``by`` stands before the command."""
+
+    def run(*args: str, by: list[str] | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LAUNCHER_CLUSTER_DIR": str(here), **more}
+        words = [*(by or [sys.executable, str(COMMAND)]), *args]
+        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+def made(here: Path) -> Path:
+    """As much of a cluster as verbs look for before they act."""
+    (here / "etc").mkdir(parents=True)
+    (here / "etc" / "slurm.conf").write_text("\n")
+    (here / "cluster.json").write_text('{"subnet": "10.128.1.0/24", "release": ""}')
+    return here
+
+
+def tag(here: Path) -> str:
+    """What its lock and its networks are called by."""
+    return hashlib.sha256(str(here.resolve()).encode()).hexdigest()[:6]
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit code 1 and one sentence that has these words."""
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert done.stderr.startswith("cluster: ")
+    assert [word for word in words if word not in done.stderr] == [], done.stderr
+
+
+@pytest.mark.parametrize("word", ["check", "up", "status", "down"])
+def test_a_container_without_capabilities_is_named(verb: Verb, word: str) -> None:
+    """Root in an ordinary container is told what is missing; the tests' fixture skips with these words."""
+    done = verb(word, by=[*NO_CAPABILITIES, sys.executable, str(COMMAND)])
+
+    refused(done, "privileged container (docker run --privileged)", "CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_MKNOD")
+
+
+def test_status_is_not_told_to_who_cannot_see_it(verb: Verb, here: Path) -> None:
+    """To an ordinary user, who sees no process of root's, every daemon would be "not running" and every host cut off."""
+    made(here)
+
+    refused(verb("status", by=[sys.executable, "-c", AS_NOBODY, str(LIB)]), "needs root (this is user 65534)")
+
+
+@pytest.mark.parametrize("word", ["up", "install", "check"])
+def test_another_system_than_debians_is_named(verb: Verb, tmp_path: Path, word: str) -> None:
+    """Without dpkg-query and apt-get on the PATH."""
+    refused(verb(word, PATH=str(tmp_path)), "needs Debian or Ubuntu")
+
+
+@pytest.mark.parametrize("word", ["stop", "start", "restart"])
+def test_a_daemon_has_to_be_named(verb: Verb, here: Path, word: str) -> None:
+    """`stop` alone stops nothing, and does not say that it had."""
+    made(here)
+
+    refused(verb(word), "which daemon?", "slurmctld, slurmdbd", "node1")
+
+
+@pytest.mark.parametrize("word", ["down", "up"])
+def test_a_directory_that_is_a_file_is_refused(verb: Verb, here: Path, word: str) -> None:
+    """In a sentence that names it."""
+    here.touch()
+
+    refused(verb(word), f"{here}: Not a directory")
+
+
+def test_who_waits_for_another_verb_says_for_which_and_ctrl_c_ends_it(verb: Verb, here: Path) -> None:
+    """Behind 2 s; without a traceback."""
+    lock = Path(f"/run/lock/launcher-cluster-{tag(here)}.lock")
+    lock.write_text("`up` (process 123)")
+    env = {**os.environ, "LAUNCHER_CLUSTER_DIR": str(here)}
+    try:
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with subprocess.Popen([COMMAND, "down"], env=env, stderr=subprocess.PIPE, text=True) as process:
+                assert process.stderr is not None
+                waits = process.stderr.readline()
+                process.send_signal(signal.SIGINT)
+                ends = process.stderr.read()
+    finally:
+        lock.unlink()
+
+    assert waits == f"cluster: waiting for `up` (process 123), which holds {lock}\n"
+    assert (ends, process.returncode) == ("cluster: down was interrupted\n", 130)
