@@ -8,6 +8,8 @@ import hashlib
 import ipaddress
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -103,7 +105,7 @@ class Layout:
     @property
     def release(self) -> str:
         """The Debian release whose SLURM runs here, "" as long as there is no cluster."""
-        return str(json.loads(self.meta.read_text()).get("release", "")) if self.meta.exists() else ""
+        return str(self._facts().get("release", ""))
 
     @property
     def bin(self) -> Path:
@@ -118,7 +120,26 @@ class Layout:
     @property
     def subnet(self) -> ipaddress.IPv4Network:
         """The /24 chosen by `claim_subnet`."""
-        return ipaddress.IPv4Network(json.loads(self.meta.read_text())["subnet"])
+        if "subnet" not in (facts := self._facts()):
+            raise ClusterError(f"the cluster in {self.root} is not whole: run slurm/cluster up")
+        return ipaddress.IPv4Network(facts["subnet"])
+
+    def _facts(self) -> dict[str, str]:
+        """What `write_facts` wrote; nothing where it cannot be read: paths and names do not depend on it."""
+        with contextlib.suppress(OSError, ValueError):
+            facts = json.loads(self.meta.read_text())
+            return facts if isinstance(facts, dict) else {}
+        return {}
+
+    def write_facts(self, **facts: str) -> None:
+        """Mark the directory as ours, for good: a half-written file would say nothing."""
+        write_whole(self.meta, json.dumps(facts))
+
+    def is_ours(self) -> bool:
+        """Whether the directory has been made for a cluster. An empty file is what a full disk has left of an older version's."""
+        with contextlib.suppress(OSError):
+            return self.meta.stat().st_size == 0 or bool({"subnet", "release"} & {*self._facts()})
+        return False
 
     def address(self, host: str) -> str:
         """Address of "head", a host, or "login" (the machine itself)."""
@@ -150,7 +171,7 @@ def claim_subnet(layout: Layout) -> None:
            "netns", layout.netns(HEAD))  # fmt: skip
         sh("ip", "addr", "add", f"{net[254]}/24", "dev", layout.root_link)
         sh("ip", "link", "set", layout.root_link, "up")
-    layout.meta.write_text(json.dumps({"subnet": str(net), "release": layout.release}))
+    layout.write_facts(subnet=str(net), release=layout.release)
 
 
 def _routes() -> list[ipaddress.IPv4Network]:
@@ -164,6 +185,27 @@ def _routes() -> list[ipaddress.IPv4Network]:
             if net.prefixlen >= 16:
                 nets.append(net)
     return nets
+
+
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file that is found whole or as it was."""
+    fresh = path.with_suffix(".new")
+    fresh.touch(0o600)
+    fresh.write_text(text)
+    fresh.chmod(mode)
+    fresh.rename(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove what is at ``path``, if anything; raises ClusterError where something is mounted there, whose files it would remove."""
+    table = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    points = (re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in table.splitlines())
+    if mounted := [point for point in points if Path(point).is_relative_to(path)]:
+        raise ClusterError(f"{path} is not removed: something is mounted on {mounted[0]}")
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

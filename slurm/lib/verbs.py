@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -19,7 +18,19 @@ import daemons
 import install
 import network
 import release
-from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, sh, wait_for
+from layout import (
+    GPUS,
+    HEAD,
+    HOSTS,
+    ClusterError,
+    Layout,
+    check_host,
+    lock_file,
+    remove_tree,
+    sh,
+    wait_for,
+    write_whole,
+)
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -120,7 +131,11 @@ def do_up(layout: Layout, _args: list[str]) -> int:
             return 0
         except ClusterError as error:
             print(f"cluster: {error}; starting anew", file=sys.stderr)
-    _start_anew(layout)
+    try:
+        _start_anew(layout)
+    except BaseException:
+        network.destroy(layout)
+        raise
     print(f"cluster is up: {layout.root}")
     return 0
 
@@ -151,22 +166,23 @@ def _broken_hosts(layout: Layout) -> list[str]:
 
 
 def _start_anew(layout: Layout) -> None:
-    """Build it, and once more where it did not come up: of some hundred starts one waited for a slurmdbd in vain."""
+    """Build it, and once more where it did not come up: of some hundred starts one waited for a slurmdbd in vain.
+
+    Whatever was here is swept away first: half of an old cluster is of no use. Nothing runs on where this fails; the logs stay.
+    """
+    _sweep(layout)
     try:
         _build(layout)
     except ClusterError as error:
         said = [f"{name}: {text}" for name in ("slurmdbd", "slurmctld") if (text := daemons.last_words(layout, name))]
         print("\n".join([f"cluster: {error}; once more from the start", *said]), file=sys.stderr)
+        _sweep(layout)
         _build(layout)
 
 
 def _build(layout: Layout) -> None:
-    """Whatever was here is swept away first: half of an old cluster is of no use."""
-    _sweep(layout)
     layout.root.mkdir(parents=True, exist_ok=True)
-    layout.meta.write_text(
-        json.dumps({"release": release.own()})
-    )  # from here on `down` knows that this directory is ours
+    layout.write_facts(release=release.own())  # from here on `down` knows that this directory is ours
     for name in ("etc", "log", "state", "spool", "dev"):
         (layout.root / name).mkdir(exist_ok=True)
     layout.run.mkdir(exist_ok=True)
@@ -201,11 +217,7 @@ def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
         path = layout.etc / name
         if path.exists() and path.read_text() == text:
             continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
-        fresh = path.with_suffix(".new")
-        fresh.touch(0o600)
-        fresh.write_text(text)
-        fresh.chmod(0o600 if name == "slurmdbd.conf" else 0o644)
-        fresh.rename(path)
+        write_whole(path, text, 0o600 if name == "slurmdbd.conf" else 0o644)
     layout.settings.write_text(json.dumps(settings))
 
 
@@ -221,15 +233,33 @@ def do_down(layout: Layout, _args: list[str]) -> int:
     return 0
 
 
+# In the cluster's directory; its mark comes last, so that a `down` that was interrupted can be called again.
+_MADE = (
+    "etc",
+    "log",
+    "state",
+    "spool",
+    "dev",
+    "bin",
+    "programs",
+    "mysql",
+    "munge.seed",
+    "settings.json",
+    "cluster.json",
+)
+
+
 def _sweep(layout: Layout) -> None:
-    if layout.root.exists() and not layout.meta.exists() and any(layout.root.iterdir()):
+    if layout.root.exists() and any(layout.root.iterdir()) and not layout.is_ours():
         raise ClusterError(f"{layout.root} is not a cluster's directory and not empty")
     network.destroy(layout)
-    for path in (layout.run, layout.root):
-        for inner in path.iterdir() if path.exists() else ():
-            shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
-        with contextlib.suppress(OSError):  # in a release's system it is mounted there, and stays
-            path.rmdir()
+    remove_tree(layout.run)
+    for name in _MADE:
+        remove_tree(layout.root / name)
+    with contextlib.suppress(
+        OSError
+    ):  # in a release's system it is mounted there, and stays; so does what others put there
+        layout.root.rmdir()
 
 
 def do_status(layout: Layout, _args: list[str]) -> int:

@@ -114,3 +114,85 @@ def test_who_waits_for_another_verb_says_for_which_and_ctrl_c_ends_it(verb: Verb
 
     assert waits == f"cluster: waiting for `up` (process 123), which holds {lock}\n"
     assert (ends, process.returncode) == ("cluster: down was interrupted\n", 130)
+
+
+@pytest.mark.parametrize("facts", ["", '{"subnet": "10.128.1.0/24"}', '{"release": "trixie"}'])
+def test_down_removes_a_cluster_however_little_is_known_of_it(verb: Verb, here: Path, facts: str) -> None:
+    """An empty cluster.json (a full disk), one of an older version, one of an `up` that was interrupted: all follows from the path."""
+    (made(here) / "cluster.json").write_text(facts)
+    (here / "settings.json").touch()
+    run = Path(f"/run/launcher-cluster-{tag(here)}")
+    run.mkdir()
+    done = verb("down")
+
+    assert done.returncode == 0, done.stderr
+    assert [here.exists(), run.exists()] == [False, False]
+
+
+def test_status_of_a_cluster_that_is_not_whole_says_so(verb: Verb, here: Path) -> None:
+    """In one sentence that tells what mends it."""
+    (made(here) / "cluster.json").write_text("")
+
+    refused(verb("status"), "is not whole: run slurm/cluster up")
+
+
+@pytest.mark.parametrize("word", ["down", "up"])
+@pytest.mark.parametrize("text", ['{"nodes": 3}', "nodes = 3"])
+def test_a_folder_of_somebody_elses_is_left_alone(verb: Verb, here: Path, word: str, text: str) -> None:
+    """A file called cluster.json makes no cluster: it must hold what slurm/cluster writes."""
+    here.mkdir()
+    (here / "cluster.json").write_text(text)
+    (here / "etc").mkdir()
+
+    refused(verb(word), "is not a cluster's directory and not empty")
+    assert sorted(p.name for p in here.iterdir()) == ["cluster.json", "etc"]
+
+
+def test_down_removes_what_the_cluster_made_alone(verb: Verb, here: Path) -> None:
+    """What somebody has put into its directory stays there."""
+    (made(here) / "thesis.tex").touch()
+
+    assert verb("down").returncode == 0
+    assert [p.name for p in here.iterdir()] == ["thesis.tex"]
+
+
+def test_down_removes_nothing_through_a_mount(verb: Verb, here: Path, tmp_path: Path) -> None:
+    """What is mounted below the directory is not the cluster's: `down` names it, and works when it is gone."""
+    precious = tmp_path / "data set"
+    precious.mkdir()
+    (precious / "file").touch()
+    (made(here) / "state" / "a b").mkdir(parents=True)
+    shell = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", shell, "sh"]
+    words += [str(precious), str(here / "state" / "a b"), sys.executable, str(COMMAND)]
+
+    refused(verb("down", by=words), "state is not removed: something is mounted on", "a b")
+    assert [p.name for p in precious.iterdir()] == ["file"]
+    assert verb("down").returncode == 0
+    assert not here.exists()
+
+
+UP = """
+import signal, sys
+sys.path.insert(0, sys.argv[1])
+import verbs
+def build(layout):
+    layout.root.mkdir(parents=True)
+    (layout.root / "log").mkdir()
+    layout.write_facts(release="")
+    if sys.argv[2] == "fails":
+        raise verbs.ClusterError("slurmdbd did not come within 90 s")
+    signal.raise_signal(getattr(signal, sys.argv[2]))
+verbs.install.install, verbs._build = lambda: [], build
+verbs.network.destroy = lambda layout: print("ended, logs there:", (layout.root / "log").exists())
+sys.exit(verbs.main(["up"], ""))
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "builds"), [("fails", 1, 2), ("SIGTERM", 143, 1), ("SIGINT", 130, 1)])
+def test_an_up_that_fails_leaves_nothing_running(verb: Verb, how: str, code: int, builds: int) -> None:
+    """Also one that is interrupted: what it has started ends, and the logs are there to be read."""
+    done = verb(by=[sys.executable, "-c", UP, str(LIB), how])
+
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines() == ["ended, logs there: False", *["ended, logs there: True"] * builds]
