@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from layout import ClusterError
+from layout import ClusterError, lock_file, run_held, write_whole
 
 PACKAGES = (
     "slurmctld",
@@ -25,6 +25,7 @@ PACKAGES = (
 )
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _OURS = "#!/bin/sh\n# slurm/cluster install: packages must not start services of their own\nexit 101\n"
+_LOCK = Path("/run/lock/launcher-cluster-install.lock")
 _LOCKED = ("Could not get lock", "Unable to acquire", "Unable to lock", "is another process using it")
 
 
@@ -56,26 +57,32 @@ def install(packages: Sequence[str] = PACKAGES, limit_s: float = 900) -> list[st
     """Install what is missing and return it; raises ClusterError."""
     if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
         raise ClusterError("the cluster needs Debian or Ubuntu: there is no apt-get here")
-    wanted = missing(packages)
-    if not wanted:
-        return []
     if os.geteuid():
-        raise ClusterError(f"only root can install {', '.join(wanted)}")
-    end = time.monotonic() + limit_s
-    with _no_services():
-        _apt(["update"], end)
-        _apt(["install", "-y", "--no-install-recommends", *wanted], end)
+        if wanted := missing(packages):
+            raise ClusterError(f"only root can install {', '.join(wanted)}")
+        return []
+    with lock_file(_LOCK) as lock:
+        if (
+            _POLICY.exists() and _POLICY.read_text() == _OURS
+        ):  # of an `install` that was killed: since then no package starts a service
+            _POLICY.unlink()
+        if not (wanted := missing(packages)):
+            return []
+        end = time.monotonic() + limit_s
+        with _no_services():
+            _apt(["update"], end, lock)
+            _apt(["install", "-y", "--no-install-recommends", *wanted], end, lock)
     if still := missing(packages):
         raise ClusterError(f"apt-get installed everything but {', '.join(still)}")
     return wanted
 
 
-def _apt(args: list[str], end: float) -> None:
+def _apt(args: list[str], end: float, lock: int) -> None:
     # DPkg::Lock::Timeout does not cover the lock on package lists: try again as long as somebody else has it.
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", *args]
     while True:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = run_held(command, lock, env)
         if done.returncode == 0:
             return
         said = (done.stderr or done.stdout).strip()
@@ -87,12 +94,11 @@ def _apt(args: list[str], end: float) -> None:
 @contextlib.contextmanager
 def _no_services() -> Iterator[None]:
     """The packages' own daemons stay down: this cluster runs its own, and must not touch another SLURM."""
-    if _POLICY.exists() and _POLICY.read_text() != _OURS:
+    if _POLICY.exists():
         yield  # the machine has a policy: it holds
         return
-    _POLICY.write_text(_OURS)
-    _POLICY.chmod(0o755)
     try:
+        write_whole(_POLICY, _OURS, 0o755)
         yield
     finally:
         _POLICY.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -253,6 +254,42 @@ def sh(*args: str, check: bool = True, timeout: float = 60, stdin: str = "") -> 
     if check and done.returncode:
         raise ClusterError(f"{' '.join(args)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Signals act behind the block: an exception while a process is being started would leave it without anybody who knows it."""
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def run_held(command: list[str], lock: int, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command that holds ``lock`` as long as it lives, which may be longer than this process does.
+
+    Where this process is interrupted the command ends first, with all that it has started: they share its standard output.
+    """
+    process = None
+    try:
+        with _signals_later():
+            process = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                pass_fds=(lock,), start_new_session=True,
+            )  # fmt: skip
+        out, err = process.communicate()
+    except BaseException:
+        if process:
+            process.terminate()
+            process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def wait_for(what: str, ready: object, limit_s: float, every_s: float = 0.1) -> None:
