@@ -205,20 +205,22 @@ def _build(layout: Layout) -> None:
 
 
 def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
-    texts = {
+    layout.etc.mkdir(exist_ok=True)
+    for name, text in _texts(layout, settings).items():
+        path = layout.etc / name
+        if path.exists() and path.read_text() == text:
+            continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
+        write_whole(path, text, 0o600 if name == "slurmdbd.conf" else 0o644)
+
+
+def _texts(layout: Layout, settings: dict[str, str]) -> dict[str, str]:
+    return {
         "slurm.conf": conf.slurm_conf(layout, {**release.settings(), **settings}, _version()),
         "gres.conf": conf.gres_conf(layout),
         "cgroup.conf": conf.cgroup_conf(_version()),
         "hosts": conf.hosts_file(layout),
         "slurmdbd.conf": conf.slurmdbd_conf(layout),
     }
-    layout.etc.mkdir(exist_ok=True)
-    for name, text in texts.items():
-        path = layout.etc / name
-        if path.exists() and path.read_text() == text:
-            continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
-        write_whole(path, text, 0o600 if name == "slurmdbd.conf" else 0o644)
-    layout.settings.write_text(json.dumps(settings))
 
 
 def _version() -> tuple[int, ...]:
@@ -333,20 +335,30 @@ def _heal(layout: Layout, host: str) -> None:
 
 
 def do_set(layout: Layout, args: list[str]) -> int:
-    """`set`: reconfigure; what slurmctld reads only at its start makes it start again."""
-    old = json.loads(layout.settings.read_text()) if layout.settings.exists() else {}
+    """`set`: reconfigure; what slurmctld reads only at its start makes it start again.
+
+    settings.json is what slurmctld has; settings.new beside it says that a `set` has begun and was not brought to an end.
+    """
+    old = json.loads(layout.settings.read_text() or "{}") if layout.settings.exists() else {}
     new = {**old, **conf.parse_settings(args)} if args else {}
-    before = layout.conf.read_text()
-    _write_conf(layout, new)
-    if layout.conf.read_text() == before:
+    begun = layout.settings.with_suffix(".new")
+    if _texts(layout, new)["slurm.conf"] == layout.conf.read_text() and not begun.exists():
+        write_whole(layout.settings, json.dumps(new))
         return 0
+    begun.touch()
     try:
-        _reconfigure(layout)
-    except ClusterError:
-        _write_conf(layout, old)
-        _reconfigure(layout)
+        _apply(layout, new)
+    except BaseException:
+        _apply(layout, old)
+        begun.unlink()
         raise
+    write_whole(layout.settings, json.dumps(new))  # which renames settings.new
     return 0
+
+
+def _apply(layout: Layout, settings: dict[str, str]) -> None:
+    _write_conf(layout, settings)
+    _reconfigure(layout)
 
 
 def _reconfigure(layout: Layout) -> None:

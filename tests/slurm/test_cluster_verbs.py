@@ -196,3 +196,51 @@ def test_an_up_that_fails_leaves_nothing_running(verb: Verb, how: str, code: int
 
     assert done.returncode == code, done.stderr
     assert done.stdout.splitlines() == ["ended, logs there: False", *["ended, logs there: True"] * builds]
+
+
+SET = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import verbs
+acts = sys.argv[2].split(",")
+def reconfigure(layout):
+    act = acts.pop(0)
+    print(act, "KillWait=3" in layout.conf.read_text())
+    if act == "interrupted":
+        raise KeyboardInterrupt
+    if act == "refused":
+        raise verbs.ClusterError("slurmctld did not come within 90 s")
+verbs._reconfigure, verbs._version = reconfigure, lambda: (22, 5, 8)
+for words in sys.argv[3:]:
+    try:
+        print("exit", verbs.main(["set", *words.split()], ""))
+    except BaseException as error:
+        print(repr(error))
+print((verbs.Layout.from_environ().settings).read_text())
+"""
+SHORT = "KillWait=3"
+
+
+@pytest.mark.parametrize(
+    ("acts", "sets", "said"),
+    [
+        ("works", [SHORT, SHORT], ["works True", "exit 0", "exit 0", '{"KillWait": "3"}']),
+        ("interrupted,works,works", [SHORT, SHORT], ["interrupted True", "works False", "exit 130", "works True", "exit 0"]),
+        ("refused,works,works", [SHORT, SHORT], ["refused True", "works False", "exit 1", "works True", "exit 0"]),
+        ("interrupted,interrupted,works", [SHORT, ""], ["interrupted True", "interrupted False", "exit 130", "works False", "exit 0"]),
+        ("works,interrupted,interrupted,works", [SHORT, "", SHORT], ["works True", "exit 0", "interrupted False", "interrupted True",
+            "exit 130", "works True", "exit 0"]),
+    ],
+    ids=["twice", "interrupted", "refused", "interrupted twice", "interrupted on the way back"],
+)  # fmt: skip
+def test_a_set_that_was_interrupted_is_no_set(
+    verb: Verb, here: Path, acts: str, sets: list[str], said: list[str]
+) -> None:
+    """It puts back what was, and if that fails too the next `set` has slurmctld start, whatever the files say."""
+    made(here)
+    (here / "etc" / "storage.password").touch()
+    (here / "settings.json").write_text("{}")
+    assert verb(by=[sys.executable, "-c", SET, str(LIB), "works", ""]).stdout.startswith("works False\nexit 0")
+    done = verb(by=[sys.executable, "-c", SET, str(LIB), acts, *sets])
+
+    assert done.stdout.splitlines()[: len(said)] == said, done.stderr
