@@ -274,35 +274,51 @@ def own_directory() -> Iterator[Path]:
     raise RuntimeError("64 test processes at once")
 
 
+@contextlib.contextmanager
+def running(it: Cluster) -> Iterator[Cluster]:
+    """It runs as long as the block does; nothing of it is left, also where `up` fails."""
+    it.verb("install", timeout=1500)
+    it.verb("down")  # whatever a killed process left behind
+    try:
+        it.mount_disk()
+        it.verb("up")
+        yield it
+    finally:
+        try:
+            it.verb("down")
+        finally:
+            it.unmount_disk()
+
+
+@contextlib.contextmanager
+def as_before(it: Cluster) -> Iterator[None]:
+    """Hosts are healed behind the block, and settings are what they were before it, also where a host stays broken."""
+    settings = dict(it.settings)
+    try:
+        yield
+    finally:
+        try:
+            it.heal()
+        finally:
+            it.restore(settings)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The cluster of this test process."""
     if reason := why_not():
         pytest.skip(reason)
-    with own_directory() as directory:
-        it = Cluster(directory)
-        it.verb("install", timeout=1500)
-        it.verb("down")  # whatever a killed process left behind
-        it.mount_disk()
-        it.verb("up")
-        try:
-            yield it
-        finally:
-            it.verb("down")
-            it.unmount_disk()
+    with own_directory() as directory, running(Cluster(directory)) as it:
+        yield it
 
 
 @pytest.fixture(autouse=True)
 def _cluster_as_before(request: pytest.FixtureRequest) -> Iterator[None]:
     """Settings and hosts of the cluster are after a test what they were before it."""
-    if "cluster" not in request.fixturenames:
+    with (
+        as_before(request.getfixturevalue("cluster")) if "cluster" in request.fixturenames else contextlib.nullcontext()
+    ):
         yield
-        return
-    it: Cluster = request.getfixturevalue("cluster")
-    settings = dict(it.settings)
-    yield
-    it.heal()
-    it.restore(settings)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

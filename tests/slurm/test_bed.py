@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import why_not
+from cluster import Cluster, as_before, running, why_not
 
 TESTS = Path(__file__).resolve().parents[1]
 needs_mounts = pytest.mark.skipif(why_not() is not None, reason="mounting needs root and its capabilities")
@@ -54,3 +55,53 @@ def test_ctrl_c_while_a_user_goes_deletes_nothing_that_is_mounted(tmp_path: Path
         said = process.communicate()[0].splitlines()
 
     assert said == ["['torch.py']", "KeyboardInterrupt", "['torch.py'] False"]
+
+
+class Pretended(Cluster):
+    """A cluster of which every verb but one works; what was done to it."""
+
+    def __init__(self, directory: Path, fails: str) -> None:
+        super().__init__(directory)
+        self.done: list[str] = []
+        self._fails = fails
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        return (22, 5, 8)
+
+    def verb(self, *args: str, timeout: float = 300) -> str:
+        self.done.append(" ".join(args))
+        assert args[0] != self._fails, "did not come within 120 s"
+        return ""
+
+    def mount_disk(self, size_mb: int = 4) -> None:
+        self.done.append("mount")
+
+    def unmount_disk(self) -> None:
+        self.done.append("unmount")
+
+
+@pytest.mark.parametrize("fails", ["up", "nothing"])
+def test_a_cluster_that_does_not_come_up_leaves_nothing(tmp_path: Path, fails: str) -> None:
+    """The fixture ends what a failed `up` has started and unmounts the disk, as it does behind tests."""
+    it = Pretended(tmp_path, fails)
+    with contextlib.suppress(AssertionError), running(it):
+        it.done.append("tests")
+
+    assert [word for word in it.done if word != "tests"] == ["install", "down", "mount", "up", "down", "unmount"]
+    assert ("tests" in it.done) == (fails == "nothing")
+
+
+def test_a_host_that_cannot_be_healed_leaves_no_settings_to_the_next_test(tmp_path: Path) -> None:
+    """They are put back all the same."""
+    it = Pretended(tmp_path, "heal")
+
+    def breaks_a_host() -> None:
+        with as_before(it):
+            it.set(JobRequeue=0)
+            it.broken.add("node2")
+
+    with pytest.raises(AssertionError, match="120 s"):
+        breaks_a_host()
+    assert it.settings == {}
+    assert it.done[-2:] == ["heal node2", "set"]
