@@ -197,11 +197,15 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
     fresh.rename(path)
 
 
+def mount_points() -> list[Path]:
+    """Where something is mounted, as this process sees it."""
+    table = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    return [Path(re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4])) for line in table.splitlines()]
+
+
 def remove_tree(path: Path) -> None:
     """Remove what is at ``path``, if anything; raises ClusterError where something is mounted there, whose files it would remove."""
-    table = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    points = (re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in table.splitlines())
-    if mounted := [point for point in points if Path(point).is_relative_to(path)]:
+    if mounted := [point for point in mount_points() if point.is_relative_to(path)]:
         raise ClusterError(f"{path} is not removed: something is mounted on {mounted[0]}")
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -210,12 +214,19 @@ def remove_tree(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[int]:
-    """Hold an exclusive lock on ``path``, which is removed afterwards; its descriptor. Who waits for long says for whom."""
+def lock_file(path: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold an exclusive lock on ``path``, which is removed afterwards; its descriptor. Who waits for long says for whom.
+
+    Raises BlockingIOError where somebody else has it and ``wait`` is false.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        _lock(fd, path)
+        try:
+            _lock(fd, path, wait=wait)
+        except BaseException:
+            os.close(fd)
+            raise
         with contextlib.suppress(OSError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 break
@@ -229,12 +240,15 @@ def lock_file(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _lock(fd: int, path: Path, silent_s: float = 2) -> None:
+def _lock(fd: int, path: Path, *, wait: bool, silent_s: float = 2) -> None:
     end = time.monotonic() + silent_s
     while time.monotonic() < end:
-        with contextlib.suppress(BlockingIOError):
+        try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
+        except BlockingIOError:
+            if not wait:
+                raise
         time.sleep(0.05)
     holder = os.pread(fd, 200, 0).decode(errors="replace") or "another process"
     print(f"cluster: waiting for {holder}, which holds {path}", file=sys.stderr)

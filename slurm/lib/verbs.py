@@ -16,6 +16,7 @@ from typing import NoReturn
 import conf
 import daemons
 import install
+import leftovers
 import network
 import release
 from layout import (
@@ -64,17 +65,18 @@ def _run(verb: str, args: list[str], layout: Layout) -> int:
     name = layout.release
     if verb == "up":
         name, args = _take_release(args, name)
-    if args and verb in ("check", "up", "down", "status", "env"):
+    every = (verb, args) == ("down", ["--all"])
+    if args and not every and verb in ("check", "up", "down", "status", "env"):
         raise ClusterError(f"{verb} takes no {args[0]!r}")
     if verb not in ("check", "up", "enter", "install", "down", "status") and not layout.conf.exists():
         raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
     if name and name != release.own() and verb not in ("check", "enter", "install", "down", "env"):
         _there(layout, name, [verb, *args])
-    if verb in ("check", "enter", "env", "status", "install"):
+    if every or verb in ("check", "enter", "env", "status", "install"):
         code = VERBS[verb](layout, args)
         sys.stdout.flush()  # here, where a reader that has left is no error
         return code
-    with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
+    with _held(layout):
         return VERBS[verb](layout, args)
 
 
@@ -228,11 +230,23 @@ def _version() -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", sh("slurmctld", "-V"))[:3])
 
 
-def do_down(layout: Layout, _args: list[str]) -> int:
-    """`down`."""
+def do_down(layout: Layout, args: list[str]) -> int:
+    """`down`; with --all, of every cluster that tests have left."""
+    if args:
+        for one in leftovers.clusters():
+            with _held(one):
+                _sweep(one)
+            print(f"cluster is down: {one.root}")
+        for name in leftovers.remove_users():
+            print(f"user {name} is gone")
+        return 0
     _sweep(layout)
     print(f"cluster is down: {layout.root}")
     return 0
+
+
+def _held(layout: Layout) -> contextlib.AbstractContextManager[int]:
+    return lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock")
 
 
 # In the cluster's directory; its mark comes last, so that a `down` that was interrupted can be called again.

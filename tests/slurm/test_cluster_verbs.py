@@ -244,3 +244,44 @@ def test_a_set_that_was_interrupted_is_no_set(
     done = verb(by=[sys.executable, "-c", SET, str(LIB), acts, *sets])
 
     assert done.stdout.splitlines()[: len(said)] == said, done.stderr
+
+
+ALL = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import leftovers, verbs
+for name in ("_LOCKS", "_CLUSTERS", "_MOUNT_POINTS", "_HOMES"):
+    setattr(leftovers, name, Path(sys.argv[2]) / name)
+sys.exit(verbs.main(["down", "--all"], ""))
+"""
+
+
+def test_down_all_ends_what_dead_tests_have_left_alone(verb: Verb, tmp_path: Path) -> None:
+    """Clusters whose lock nobody holds, and users whose test process is gone; of others nothing, nor anybody's else."""
+    locks, clusters, points, homes = (tmp_path / name for name in ("_LOCKS", "_CLUSTERS", "_MOUNT_POINTS", "_HOMES"))
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    for folder in (locks, clusters, points, homes):
+        folder.mkdir()
+    for slot in (0, 1):
+        (locks / f"launcher-cluster-tests-abc123-{slot}").touch()
+        made(clusters / f"launcher-cluster-tests-abc123-{slot}")
+        (clusters / f"launcher-cluster-tests-abc123-{slot}.disk").mkdir()
+    (locks / "launcher-cluster-tests-abc123-2").touch()  # its directory is gone
+    (clusters / "launcher-cluster").mkdir()
+    for number in (dead.pid, os.getpid()):
+        (points / f"lcuser{number}-x" / "python").mkdir(parents=True)
+        (homes / f"lcuser{number}-y" / "runs").mkdir(parents=True)
+    network = f"lc{tag(clusters / 'launcher-cluster-tests-abc123-2')}-node1"
+    subprocess.run(["ip", "netns", "add", network], check=True)
+    with (locks / "launcher-cluster-tests-abc123-1").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = verb(by=[sys.executable, "-c", ALL, str(LIB), str(tmp_path)])
+
+    used, living = "launcher-cluster-tests-abc123-1", f"lcuser{os.getpid()}"
+    assert done.returncode == 0, done.stderr
+    assert not Path("/run/netns", network).exists()
+    assert [path.name for path in locks.iterdir()] == [used]
+    assert sorted(path.name for path in clusters.iterdir()) == ["launcher-cluster", used, f"{used}.disk"]
+    assert [path.name for folder in (points, homes) for path in folder.iterdir()] == [f"{living}-x", f"{living}-y"]
