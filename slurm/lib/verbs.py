@@ -5,33 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import secrets
 import shlex
 import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
+import building
 import conf
 import daemons
 import install
 import leftovers
 import network
 import release
-from layout import (
-    GPUS,
-    HEAD,
-    HOSTS,
-    ClusterError,
-    Layout,
-    check_host,
-    lock_file,
-    remove_tree,
-    sh,
-    wait_for,
-    write_whole,
-)
+from layout import HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, wait_for, write_whole
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -134,7 +121,7 @@ def do_up(layout: Layout, _args: list[str]) -> int:
         except ClusterError as error:
             print(f"cluster: {error}; starting anew", file=sys.stderr)
     try:
-        _start_anew(layout)
+        building.start_anew(layout)
     except BaseException:
         network.destroy(layout)
         raise
@@ -167,115 +154,23 @@ def _broken_hosts(layout: Layout) -> list[str]:
     ]
 
 
-def _start_anew(layout: Layout) -> None:
-    """Build it, and once more where it did not come up: of some hundred starts one waited for a slurmdbd in vain.
-
-    Whatever was here is swept away first: half of an old cluster is of no use. Nothing runs on where this fails; the logs stay.
-    """
-    _sweep(layout)
-    try:
-        _build(layout)
-    except ClusterError as error:
-        said = [f"{name}: {text}" for name in ("slurmdbd", "slurmctld") if (text := daemons.last_words(layout, name))]
-        print("\n".join([f"cluster: {error}; once more from the start", *said]), file=sys.stderr)
-        _sweep(layout)
-        _build(layout)
-
-
-def _build(layout: Layout) -> None:
-    layout.root.mkdir(parents=True, exist_ok=True)
-    layout.write_facts(release=release.own())  # from here on `down` knows that this directory is ours
-    for name in ("etc", "log", "state", "spool", "dev"):
-        (layout.root / name).mkdir(exist_ok=True)
-    layout.run.mkdir(exist_ok=True)
-    layout.run.chmod(0o755)  # whatever the umask: MariaDB runs as another user
-    layout.storage_password.touch(0o600)
-    layout.storage_password.write_text(secrets.token_hex(16))
-    network.build(layout)
-    _write_conf(layout, {})
-    for i in range(GPUS):
-        os.mknod(layout.root / "dev" / f"fakegpu{i}", 0o20666, os.makedev(1, 3))
-    daemons.start_munged(layout)
-    daemons.start_mariadb(layout)
-    daemons.start_slurmdbd(layout)
-    daemons.start_slurmctld(layout)
-    for host in HOSTS:
-        (layout.root / "spool" / host).mkdir(exist_ok=True)
-        daemons.start_slurmd(layout, host)
-    release.write_commands(layout.bin)
-    daemons.wait_ready(layout, idle=True)
-
-
-def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
-    layout.etc.mkdir(exist_ok=True)
-    for name, text in _texts(layout, settings).items():
-        path = layout.etc / name
-        if path.exists() and path.read_text() == text:
-            continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
-        write_whole(path, text, 0o600 if name == "slurmdbd.conf" else 0o644)
-
-
-def _texts(layout: Layout, settings: dict[str, str]) -> dict[str, str]:
-    return {
-        "slurm.conf": conf.slurm_conf(layout, {**release.settings(), **settings}, _version()),
-        "gres.conf": conf.gres_conf(layout),
-        "cgroup.conf": conf.cgroup_conf(_version()),
-        "hosts": conf.hosts_file(layout),
-        "slurmdbd.conf": conf.slurmdbd_conf(layout),
-    }
-
-
-def _version() -> tuple[int, ...]:
-    """SLURM's version, as (22, 5, 8)."""
-    return tuple(int(n) for n in re.findall(r"\d+", sh("slurmctld", "-V"))[:3])
-
-
 def do_down(layout: Layout, args: list[str]) -> int:
     """`down`; with --all, of every cluster that tests have left."""
     if args:
         for one in leftovers.clusters():
             with _held(one):
-                _sweep(one)
+                building.sweep(one)
             print(f"cluster is down: {one.root}")
         for name in leftovers.remove_users():
             print(f"user {name} is gone")
         return 0
-    _sweep(layout)
+    building.sweep(layout)
     print(f"cluster is down: {layout.root}")
     return 0
 
 
 def _held(layout: Layout) -> contextlib.AbstractContextManager[int]:
     return lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock")
-
-
-# In the cluster's directory; its mark comes last, so that a `down` that was interrupted can be called again.
-_MADE = (
-    "etc",
-    "log",
-    "state",
-    "spool",
-    "dev",
-    "bin",
-    "programs",
-    "mysql",
-    "munge.seed",
-    "settings.json",
-    "cluster.json",
-)
-
-
-def _sweep(layout: Layout) -> None:
-    if layout.root.exists() and any(layout.root.iterdir()) and not layout.is_ours():
-        raise ClusterError(f"{layout.root} is not a cluster's directory and not empty")
-    network.destroy(layout)
-    remove_tree(layout.run)
-    for name in _MADE:
-        remove_tree(layout.root / name)
-    with contextlib.suppress(
-        OSError
-    ):  # in a release's system it is mounted there, and stays; so does what others put there
-        layout.root.rmdir()
 
 
 def do_status(layout: Layout, _args: list[str]) -> int:
@@ -356,7 +251,7 @@ def do_set(layout: Layout, args: list[str]) -> int:
     old = json.loads(layout.settings.read_text() or "{}") if layout.settings.exists() else {}
     new = {**old, **conf.parse_settings(args)} if args else {}
     begun = layout.settings.with_suffix(".new")
-    if _texts(layout, new)["slurm.conf"] == layout.conf.read_text() and not begun.exists():
+    if building.texts(layout, new)["slurm.conf"] == layout.conf.read_text() and not begun.exists():
         write_whole(layout.settings, json.dumps(new))
         return 0
     begun.touch()
@@ -371,7 +266,7 @@ def do_set(layout: Layout, args: list[str]) -> int:
 
 
 def _apply(layout: Layout, settings: dict[str, str]) -> None:
-    _write_conf(layout, settings)
+    building.write_conf(layout, settings)
     _reconfigure(layout)
 
 

@@ -121,6 +121,7 @@ def test_down_removes_a_cluster_however_little_is_known_of_it(verb: Verb, here: 
     """An empty cluster.json (a full disk), one of an older version, one of an `up` that was interrupted: all follows from the path."""
     (made(here) / "cluster.json").write_text(facts)
     (here / "settings.json").touch()
+    (here / "settings.new").touch()
     run = Path(f"/run/launcher-cluster-{tag(here)}")
     run.mkdir()
     done = verb("down")
@@ -183,7 +184,7 @@ def build(layout):
     if sys.argv[2] == "fails":
         raise verbs.ClusterError("slurmdbd did not come within 90 s")
     signal.raise_signal(getattr(signal, sys.argv[2]))
-verbs.install.install, verbs._build = lambda: [], build
+verbs.install.install, verbs.building._build = lambda: [], build
 verbs.network.destroy = lambda layout: print("ended, logs there:", (layout.root / "log").exists())
 sys.exit(verbs.main(["up"], ""))
 """
@@ -210,7 +211,7 @@ def reconfigure(layout):
         raise KeyboardInterrupt
     if act == "refused":
         raise verbs.ClusterError("slurmctld did not come within 90 s")
-verbs._reconfigure, verbs._version = reconfigure, lambda: (22, 5, 8)
+verbs._reconfigure, verbs.building.version = reconfigure, lambda: (22, 5, 8)
 for words in sys.argv[3:]:
     try:
         print("exit", verbs.main(["set", *words.split()], ""))
