@@ -1,6 +1,6 @@
 """The fixture ``cluster``: a real four-host SLURM, one for each test process, started by the first test that asks.
 
-As root on Debian or Ubuntu it always runs (missing packages are installed); elsewhere tests that use it are skipped.
+Where `slurm/cluster check` finds nothing wrong it always runs (missing packages are installed); elsewhere tests that use it are skipped.
 After each test, hosts are healed and settings are put back to what they were before it. Jobs are the test's own
 business: `Cluster.cancel_all` ends what is left of them.
 """
@@ -247,13 +247,8 @@ def _program(pid: int) -> str:
 
 def why_not() -> str | None:
     """Why no cluster can be made here, or None."""
-    release = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
-    like = " ".join(re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', release, re.M))
-    if not re.search(r"\b(debian|ubuntu)\b", like):
-        return f"the SLURM cluster needs Debian or Ubuntu (this is {like or 'neither'})"
-    if os.geteuid():
-        return f"the SLURM cluster needs root (this is user {os.geteuid()})"
-    return None
+    done = subprocess.run([sys.executable, str(COMMAND), "check"], capture_output=True, text=True, check=False)
+    return done.stderr.strip().removeprefix("cluster: ") if done.returncode else None
 
 
 @contextlib.contextmanager
@@ -279,35 +274,51 @@ def own_directory() -> Iterator[Path]:
     raise RuntimeError("64 test processes at once")
 
 
+@contextlib.contextmanager
+def running(it: Cluster) -> Iterator[Cluster]:
+    """It runs as long as the block does; nothing of it is left, also where `up` fails."""
+    it.verb("install", timeout=1500)
+    it.verb("down")  # whatever a killed process left behind
+    try:
+        it.mount_disk()
+        it.verb("up")
+        yield it
+    finally:
+        try:
+            it.verb("down")
+        finally:
+            it.unmount_disk()
+
+
+@contextlib.contextmanager
+def as_before(it: Cluster) -> Iterator[None]:
+    """Hosts are healed behind the block, and settings are what they were before it, also where a host stays broken."""
+    settings = dict(it.settings)
+    try:
+        yield
+    finally:
+        try:
+            it.heal()
+        finally:
+            it.restore(settings)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The cluster of this test process."""
     if reason := why_not():
         pytest.skip(reason)
-    with own_directory() as directory:
-        it = Cluster(directory)
-        it.verb("install", timeout=1500)
-        it.verb("down")  # whatever a killed process left behind
-        it.mount_disk()
-        it.verb("up")
-        try:
-            yield it
-        finally:
-            it.verb("down")
-            it.unmount_disk()
+    with own_directory() as directory, running(Cluster(directory)) as it:
+        yield it
 
 
 @pytest.fixture(autouse=True)
 def _cluster_as_before(request: pytest.FixtureRequest) -> Iterator[None]:
     """Settings and hosts of the cluster are after a test what they were before it."""
-    if "cluster" not in request.fixturenames:
+    with (
+        as_before(request.getfixturevalue("cluster")) if "cluster" in request.fixturenames else contextlib.nullcontext()
+    ):
         yield
-        return
-    it: Cluster = request.getfixturevalue("cluster")
-    settings = dict(it.settings)
-    yield
-    it.heal()
-    it.restore(settings)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

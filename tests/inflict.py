@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 from pathlib import Path
 
 import psutil
@@ -137,10 +136,3 @@ def flip_byte(path: Path) -> None:
 def truncate(path: Path) -> None:
     """Cut the file in half."""
     os.truncate(path, path.stat().st_size // 2)
-
-
-def heal_later(cluster: Cluster, seconds: float, *hosts: str) -> threading.Timer:
-    """Bring hosts back after a while, as an administrator would."""
-    timer = threading.Timer(seconds, cluster.heal, hosts)
-    timer.start()
-    return timer

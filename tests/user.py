@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -54,11 +55,11 @@ class User:
 def a_user(cluster: Cluster) -> Iterator[User]:
     """A user who exists as long as the block runs, with copies of the launcher and of the fault tests' job in his home."""
     name = f"lcuser{os.getpid()}"
-    with contextlib.ExitStack() as stack:
+    with whole_end() as stack:
         home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/var/tmp"))
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         subprocess.run(["useradd", "--no-create-home", "--user-group", "--home-dir", str(home), name], check=True)
-        stack.callback(subprocess.run, ["userdel", name], check=False, capture_output=True)
+        stack.callback(_run, "userdel", name)
         uid = int(subprocess.run(["id", "-u", name], check=True, capture_output=True, text=True).stdout)
         shutil.copytree(ROOT / "launcher", home / "src" / "launcher", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "tests" / "faults" / "job", home / "job", ignore=shutil.ignore_patterns("__pycache__"))
@@ -68,18 +69,50 @@ def a_user(cluster: Cluster) -> Iterator[User]:
         yield User(cluster, name, uid, home, python)
 
 
+@contextlib.contextmanager
+def whole_end() -> Iterator[contextlib.ExitStack]:
+    """A stack whose callbacks all run to their end: a Ctrl-C meanwhile takes effect behind them."""
+    stack, pressed = contextlib.ExitStack(), []
+    try:
+        yield stack
+    finally:
+        before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+        try:
+            stack.close()
+        finally:
+            signal.signal(signal.SIGINT, before)
+            if pressed:
+                signal.raise_signal(signal.SIGINT)
+
+
+def _run(*words: object) -> int:
+    """The exit code of a command that a terminal's Ctrl-C does not reach."""
+    return subprocess.run([str(w) for w in words], capture_output=True, start_new_session=True, check=False).returncode
+
+
 def _interpreter(cluster: Cluster, stack: contextlib.ExitStack, home: Path) -> Path:
     """A virtual environment over this one's packages; what lies where users may not look is mounted where they may."""
-    public = Path(tempfile.mkdtemp(prefix="lcuser-", dir="/run"))
-    public.chmod(0o755)
-    stack.callback(shutil.rmtree, public, ignore_errors=True)
-    base = _visible(cluster, stack, Path(sys.base_prefix), public / "python")
-    site = [_visible(cluster, stack, Path(p), public / f"site-{i}") for i, p in enumerate(_packages())]
+    public = mount_points(stack)
+    base = visible(cluster, stack, Path(sys.base_prefix), public / "python")
+    site = [visible(cluster, stack, Path(p), public / f"site-{i}") for i, p in enumerate(_packages())]
     interpreter = base / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     subprocess.run([str(interpreter), "-m", "venv", "--without-pip", str(home / "venv")], check=True)
     (folder,) = (home / "venv" / "lib").glob("python*/site-packages")
     (folder / "here.pth").write_text("\n".join([str(home / "src"), *map(str, site)]) + "\n")
     return home / "venv" / "bin" / "python"
+
+
+def mount_points(stack: contextlib.ExitStack) -> Path:
+    """A folder for empty folders to mount on. They are removed by rmdir alone: what is still mounted there is Python itself."""
+    public = Path(tempfile.mkdtemp(prefix=f"lcuser{os.getpid()}-", dir="/run"))
+    public.chmod(0o755)
+
+    def remove() -> None:
+        for folder in (*public.iterdir(), public):
+            folder.rmdir()
+
+    stack.callback(remove)
+    return public
 
 
 def _packages() -> list[str]:
@@ -89,18 +122,22 @@ def _packages() -> list[str]:
     ]
 
 
-def _visible(cluster: Cluster, stack: contextlib.ExitStack, path: Path, target: Path) -> Path:
+def visible(cluster: Cluster, stack: contextlib.ExitStack, path: Path, target: Path) -> Path:
     """``path`` itself where everybody may read it, else ``target``, where it is mounted on every host."""
     path = path.resolve()
     if all(p.stat().st_mode & 0o001 for p in [path, *path.parents]):
         return path
     target.mkdir()
     for prefix in [[], *(["nsenter", f"--target={pid}", "--mount", "--"] for pid in slurmds(cluster).values())]:
-        mounted = subprocess.run([*prefix, "mountpoint", "-q", str(target)], check=False).returncode == 0
-        if not mounted:
+        if _run(*prefix, "mountpoint", "-q", target) != 0:
+            stack.callback(_unmount, prefix, target)
             subprocess.run([*prefix, "mount", "--bind", str(path), str(target)], check=True)
-            stack.callback(subprocess.run, [*prefix, "umount", "-l", str(target)], check=False, capture_output=True)
     return target
+
+
+def _unmount(prefix: list[str], target: Path) -> None:
+    while _run(*prefix, "mountpoint", "-q", target) == 0:
+        assert _run(*prefix, "umount", "-l", target) == 0, f"{target} is still mounted"
 
 
 def slurmds(cluster: Cluster) -> dict[str, int]:

@@ -8,7 +8,11 @@ import hashlib
 import ipaddress
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,7 +106,7 @@ class Layout:
     @property
     def release(self) -> str:
         """The Debian release whose SLURM runs here, "" as long as there is no cluster."""
-        return str(json.loads(self.meta.read_text()).get("release", "")) if self.meta.exists() else ""
+        return str(self._facts().get("release", ""))
 
     @property
     def bin(self) -> Path:
@@ -117,7 +121,26 @@ class Layout:
     @property
     def subnet(self) -> ipaddress.IPv4Network:
         """The /24 chosen by `claim_subnet`."""
-        return ipaddress.IPv4Network(json.loads(self.meta.read_text())["subnet"])
+        if "subnet" not in (facts := self._facts()):
+            raise ClusterError(f"the cluster in {self.root} is not whole: run slurm/cluster up")
+        return ipaddress.IPv4Network(facts["subnet"])
+
+    def _facts(self) -> dict[str, str]:
+        """What `write_facts` wrote; nothing where it cannot be read: paths and names do not depend on it."""
+        with contextlib.suppress(OSError, ValueError):
+            facts = json.loads(self.meta.read_text())
+            return facts if isinstance(facts, dict) else {}
+        return {}
+
+    def write_facts(self, **facts: str) -> None:
+        """Mark the directory as ours, for good: a half-written file would say nothing."""
+        write_whole(self.meta, json.dumps(facts))
+
+    def is_ours(self) -> bool:
+        """Whether the directory has been made for a cluster. An empty file is what a full disk has left of an older version's."""
+        with contextlib.suppress(OSError):
+            return self.meta.stat().st_size == 0 or bool({"subnet", "release"} & {*self._facts()})
+        return False
 
     def address(self, host: str) -> str:
         """Address of "head", a host, or "login" (the machine itself)."""
@@ -149,7 +172,7 @@ def claim_subnet(layout: Layout) -> None:
            "netns", layout.netns(HEAD))  # fmt: skip
         sh("ip", "addr", "add", f"{net[254]}/24", "dev", layout.root_link)
         sh("ip", "link", "set", layout.root_link, "up")
-    layout.meta.write_text(json.dumps({"subnet": str(net), "release": layout.release}))
+    layout.write_facts(subnet=str(net), release=layout.release)
 
 
 def _routes() -> list[ipaddress.IPv4Network]:
@@ -165,22 +188,71 @@ def _routes() -> list[ipaddress.IPv4Network]:
     return nets
 
 
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file that is found whole or as it was."""
+    fresh = path.with_suffix(".new")
+    fresh.touch(0o600)
+    fresh.write_text(text)
+    fresh.chmod(mode)
+    fresh.rename(path)
+
+
+def mount_points() -> list[Path]:
+    """Where something is mounted, as this process sees it."""
+    table = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    return [Path(re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4])) for line in table.splitlines()]
+
+
+def remove_tree(path: Path) -> None:
+    """Remove what is at ``path``, if anything; raises ClusterError where something is mounted there, whose files it would remove."""
+    if mounted := [point for point in mount_points() if point.is_relative_to(path)]:
+        raise ClusterError(f"{path} is not removed: something is mounted on {mounted[0]}")
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``, which is removed afterwards."""
+def lock_file(path: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold an exclusive lock on ``path``, which is removed afterwards; its descriptor. Who waits for long says for whom.
+
+    Raises BlockingIOError where somebody else has it and ``wait`` is false.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            _lock(fd, path, wait=wait)
+        except BaseException:
+            os.close(fd)
+            raise
         with contextlib.suppress(OSError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 break
         os.close(fd)  # the holder before us removed this very file
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"`{' '.join(sys.argv[1:])}` (process {os.getpid()})".encode(), 0)
     try:
-        yield
+        yield fd
     finally:
         os.unlink(path)
         os.close(fd)
+
+
+def _lock(fd: int, path: Path, *, wait: bool, silent_s: float = 2) -> None:
+    end = time.monotonic() + silent_s
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not wait:
+                raise
+        time.sleep(0.05)
+    holder = os.pread(fd, 200, 0).decode(errors="replace") or "another process"
+    print(f"cluster: waiting for {holder}, which holds {path}", file=sys.stderr)
+    fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def sh(*args: str, check: bool = True, timeout: float = 60, stdin: str = "") -> str:
@@ -196,6 +268,42 @@ def sh(*args: str, check: bool = True, timeout: float = 60, stdin: str = "") -> 
     if check and done.returncode:
         raise ClusterError(f"{' '.join(args)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Signals act behind the block: an exception while a process is being started would leave it without anybody who knows it."""
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def run_held(command: list[str], lock: int, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command that holds ``lock`` as long as it lives, which may be longer than this process does.
+
+    Where this process is interrupted the command ends first, with all that it has started: they share its standard output.
+    """
+    process = None
+    try:
+        with _signals_later():
+            process = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                pass_fds=(lock,), start_new_session=True,
+            )  # fmt: skip
+        out, err = process.communicate()
+    except BaseException:
+        if process:
+            process.terminate()
+            process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def wait_for(what: str, ready: object, limit_s: float, every_s: float = 0.1) -> None:

@@ -7,6 +7,7 @@ inside under the same names, so paths, files and clusters are the same on both s
 
 from __future__ import annotations
 
+import fcntl
 import filecmp
 import os
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from install import install
-from layout import ClusterError, lock_file, sh
+from layout import ClusterError, lock_file, remove_tree, run_held, sh
 
 RELEASES = ("bookworm", "trixie", "forky", "sid")
 CACHE = Path("/var/cache/launcher-cluster")
@@ -74,35 +75,43 @@ def check(name: str) -> str:
 def make(name: str) -> Path:
     """The system of that release, made where it is missing; raises ClusterError."""
     root = CACHE / name
-    with lock_file(Path("/run/lock") / f"launcher-cluster-release-{name}.lock"):
+    with lock_file(Path("/run/lock") / f"launcher-cluster-release-{name}.lock") as lock:
         if not root.exists():
-            _bootstrap(name, root)
+            _bootstrap(name, root, lock)
     return root
 
 
-def _bootstrap(name: str, root: Path) -> None:
+def _bootstrap(name: str, root: Path, lock: int) -> None:
     install(["debootstrap", "debian-archive-keyring"])
-    part = root.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    if (free := shutil.disk_usage(part).free) < _ROOM_BYTES:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for left in CACHE.glob(f"{name}.part*"):  # of one that was killed; while its debootstrap lives, that has the lock
+        remove_tree(left)
+    if (free := shutil.disk_usage(CACHE).free) < _ROOM_BYTES:
         raise ClusterError(f"{CACHE} has {free >> 20} MB free; a release's system needs {_ROOM_BYTES >> 20}")
+    part = CACHE / f"{name}.part-{os.getpid()}"
+    try:
+        _fill(name, part, lock)
+        part.rename(root)
+    finally:
+        remove_tree(part)
+
+
+def _fill(name: str, part: Path, lock: int) -> None:
+    part.mkdir()
     # An older debootstrap does not know the newer names; one script builds every release since sid's of today.
     scripts = Path("/usr/share/debootstrap/scripts")
     script = scripts / (name if (scripts / name).exists() else "sid")
     # In a namespace of its own: what it mounts in there goes with it, however it ends.
     command = ["unshare", "--mount", "--propagation", "private", "--", "debootstrap", "--variant=minbase"]
     command += [f"--keyring={_KEYS}", f"--include={_PACKAGES}", name, str(part), _mirror(), str(script)]
-    print(f"making a system of {name} in {root} (a minute, once)", flush=True)
-    done = subprocess.run(command, capture_output=True, text=True)
+    print(f"making a system of {name} in {CACHE} (a minute, once)", flush=True)
+    done = run_held(command, lock)
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        shutil.rmtree(part, ignore_errors=True)
         raise ClusterError(f"debootstrap of {name} failed: {' '.join(said)[-600:]}")
     (part / _MARK.relative_to("/")).write_text(f"{name}\n")
     # A mirror that stands still is older than testing's lists may be; signatures are checked all the same.
     (part / "etc/apt/apt.conf.d/50launcher").write_text('Acquire::Check-Valid-Until "false";\n')
-    part.rename(root)
 
 
 def _mirror() -> str:
@@ -160,9 +169,16 @@ def _become(command: list[str], more: dict[str, str]) -> NoReturn:
 def _share_networks() -> None:
     netns = Path("/run/netns")
     netns.mkdir(parents=True, exist_ok=True)
-    if subprocess.run(["mountpoint", "-q", str(netns)]).returncode:
-        sh("mount", "--bind", str(netns), str(netns))
-    sh("mount", "--make-shared", str(netns))
+    fd = os.open(netns, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(
+            fd, fcntl.LOCK_EX
+        )  # `ip netns add` does the same: a second mount would hide the networks of the first
+        if subprocess.run(["mountpoint", "-q", str(netns)]).returncode:
+            sh("mount", "--bind", str(netns), str(netns))
+        sh("mount", "--make-shared", str(netns))
+    finally:
+        os.close(fd)
 
 
 def settings() -> dict[str, str]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import secrets
 import shlex
-import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
+import building
 import conf
 import daemons
 import install
+import leftovers
 import network
 import release
-from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, sh, wait_for
+from layout import HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, wait_for, write_whole
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -30,33 +29,41 @@ def main(argv: list[str], usage: str) -> int:
     if verb not in VERBS:
         print(usage.strip(), file=sys.stderr if verb not in ("-h", "--help") else sys.stdout)
         return 0 if verb in ("-h", "--help") else 2
+    for number in (signal.SIGTERM, signal.SIGHUP):  # what has been begun is put back, as behind a Ctrl-C
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        if os.geteuid() and verb not in ("env", "status"):
-            raise ClusterError("only root can make hosts out of namespaces")
+        if verb not in ("env", "install") and (reason := install.why_not()):
+            raise ClusterError(reason)
         return _run(verb, args, Layout.from_environ())
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # `cluster status | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         return 141  # as a shell shows a command that SIGPIPE ended
+    except OSError as error:
+        print(f"cluster: {error.filename or verb}: {error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"cluster: {verb} was interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 1
 
 
 def _run(verb: str, args: list[str], layout: Layout) -> int:
     name = layout.release
     if verb == "up":
         name, args = _take_release(args, name)
-    if args and verb in ("up", "down", "status", "env"):
+    every = (verb, args) == ("down", ["--all"])
+    if args and not every and verb in ("check", "up", "down", "status", "env"):
         raise ClusterError(f"{verb} takes no {args[0]!r}")
-    if verb not in ("up", "enter", "install", "down", "status") and not layout.conf.exists():
+    if verb not in ("check", "up", "enter", "install", "down", "status") and not layout.conf.exists():
         raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
-    if name and name != release.own() and verb not in ("enter", "install", "down", "env"):
+    if name and name != release.own() and verb not in ("check", "enter", "install", "down", "env"):
         _there(layout, name, [verb, *args])
-    if verb in ("enter", "env", "status", "install"):
+    if every or verb in ("check", "enter", "env", "status", "install"):
         code = VERBS[verb](layout, args)
         sys.stdout.flush()  # here, where a reader that has left is no error
         return code
-    with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
+    with _held(layout):
         return VERBS[verb](layout, args)
 
 
@@ -88,6 +95,12 @@ def do_enter(layout: Layout, args: list[str]) -> int:
     release.enter(name, command or ["bash"], also=also)
 
 
+def do_check(_layout: Layout, _args: list[str]) -> int:
+    """`check`: `main` has said why not."""
+    print("a cluster can be made here")
+    return 0
+
+
 def do_install(_layout: Layout, args: list[str]) -> int:
     """`install`."""
     done = install.install([*install.PACKAGES, *args])
@@ -97,8 +110,7 @@ def do_install(_layout: Layout, args: list[str]) -> int:
 
 def do_up(layout: Layout, _args: list[str]) -> int:
     """`up`: nothing to do, hosts to heal, or everything anew."""
-    if install.missing():
-        install.install()
+    install.install()
     if layout.release == release.own() and _head_works(layout):
         try:
             for host in _broken_hosts(layout):
@@ -108,7 +120,11 @@ def do_up(layout: Layout, _args: list[str]) -> int:
             return 0
         except ClusterError as error:
             print(f"cluster: {error}; starting anew", file=sys.stderr)
-    _start_anew(layout)
+    try:
+        building.start_anew(layout)
+    except BaseException:
+        network.destroy(layout)
+        raise
     print(f"cluster is up: {layout.root}")
     return 0
 
@@ -138,86 +154,23 @@ def _broken_hosts(layout: Layout) -> list[str]:
     ]
 
 
-def _start_anew(layout: Layout) -> None:
-    """Build it, and once more where it did not come up: of some hundred starts one waited for a slurmdbd in vain."""
-    try:
-        _build(layout)
-    except ClusterError as error:
-        said = [f"{name}: {text}" for name in ("slurmdbd", "slurmctld") if (text := daemons.last_words(layout, name))]
-        print("\n".join([f"cluster: {error}; once more from the start", *said]), file=sys.stderr)
-        _build(layout)
-
-
-def _build(layout: Layout) -> None:
-    """Whatever was here is swept away first: half of an old cluster is of no use."""
-    _sweep(layout)
-    layout.root.mkdir(parents=True, exist_ok=True)
-    layout.meta.write_text(
-        json.dumps({"release": release.own()})
-    )  # from here on `down` knows that this directory is ours
-    for name in ("etc", "log", "state", "spool", "dev"):
-        (layout.root / name).mkdir(exist_ok=True)
-    layout.run.mkdir(exist_ok=True)
-    layout.run.chmod(0o755)  # whatever the umask: MariaDB runs as another user
-    layout.storage_password.touch(0o600)
-    layout.storage_password.write_text(secrets.token_hex(16))
-    network.build(layout)
-    _write_conf(layout, {})
-    for i in range(GPUS):
-        os.mknod(layout.root / "dev" / f"fakegpu{i}", 0o20666, os.makedev(1, 3))
-    daemons.start_munged(layout)
-    daemons.start_mariadb(layout)
-    daemons.start_slurmdbd(layout)
-    daemons.start_slurmctld(layout)
-    for host in HOSTS:
-        (layout.root / "spool" / host).mkdir(exist_ok=True)
-        daemons.start_slurmd(layout, host)
-    release.write_commands(layout.bin)
-    daemons.wait_ready(layout, idle=True)
-
-
-def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
-    texts = {
-        "slurm.conf": conf.slurm_conf(layout, {**release.settings(), **settings}, _version()),
-        "gres.conf": conf.gres_conf(layout),
-        "cgroup.conf": conf.cgroup_conf(_version()),
-        "hosts": conf.hosts_file(layout),
-        "slurmdbd.conf": conf.slurmdbd_conf(layout),
-    }
-    layout.etc.mkdir(exist_ok=True)
-    for name, text in texts.items():
-        path = layout.etc / name
-        if path.exists() and path.read_text() == text:
-            continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
-        fresh = path.with_suffix(".new")
-        fresh.touch(0o600)
-        fresh.write_text(text)
-        fresh.chmod(0o600 if name == "slurmdbd.conf" else 0o644)
-        fresh.rename(path)
-    layout.settings.write_text(json.dumps(settings))
-
-
-def _version() -> tuple[int, ...]:
-    """SLURM's version, as (22, 5, 8)."""
-    return tuple(int(n) for n in re.findall(r"\d+", sh("slurmctld", "-V"))[:3])
-
-
-def do_down(layout: Layout, _args: list[str]) -> int:
-    """`down`."""
-    _sweep(layout)
+def do_down(layout: Layout, args: list[str]) -> int:
+    """`down`; with --all, of every cluster that tests have left."""
+    if args:
+        for one in leftovers.clusters():
+            with _held(one):
+                building.sweep(one)
+            print(f"cluster is down: {one.root}")
+        for name in leftovers.remove_users():
+            print(f"user {name} is gone")
+        return 0
+    building.sweep(layout)
     print(f"cluster is down: {layout.root}")
     return 0
 
 
-def _sweep(layout: Layout) -> None:
-    if layout.root.exists() and not layout.meta.exists() and any(layout.root.iterdir()):
-        raise ClusterError(f"{layout.root} is not a cluster's directory and not empty")
-    network.destroy(layout)
-    for path in (layout.run, layout.root):
-        for inner in path.iterdir() if path.exists() else ():
-            shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
-        with contextlib.suppress(OSError):  # in a release's system it is mounted there, and stays
-            path.rmdir()
+def _held(layout: Layout) -> contextlib.AbstractContextManager[int]:
+    return lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock")
 
 
 def do_status(layout: Layout, _args: list[str]) -> int:
@@ -291,20 +244,30 @@ def _heal(layout: Layout, host: str) -> None:
 
 
 def do_set(layout: Layout, args: list[str]) -> int:
-    """`set`: reconfigure; what slurmctld reads only at its start makes it start again."""
-    old = json.loads(layout.settings.read_text()) if layout.settings.exists() else {}
+    """`set`: reconfigure; what slurmctld reads only at its start makes it start again.
+
+    settings.json is what slurmctld has; settings.new beside it says that a `set` has begun and was not brought to an end.
+    """
+    old = json.loads(layout.settings.read_text() or "{}") if layout.settings.exists() else {}
     new = {**old, **conf.parse_settings(args)} if args else {}
-    before = layout.conf.read_text()
-    _write_conf(layout, new)
-    if layout.conf.read_text() == before:
+    begun = layout.settings.with_suffix(".new")
+    if building.texts(layout, new)["slurm.conf"] == layout.conf.read_text() and not begun.exists():
+        write_whole(layout.settings, json.dumps(new))
         return 0
+    begun.touch()
     try:
-        _reconfigure(layout)
-    except ClusterError:
-        _write_conf(layout, old)
-        _reconfigure(layout)
+        _apply(layout, new)
+    except BaseException:
+        _apply(layout, old)
+        begun.unlink()
         raise
+    write_whole(layout.settings, json.dumps(new))  # which renames settings.new
     return 0
+
+
+def _apply(layout: Layout, settings: dict[str, str]) -> None:
+    building.write_conf(layout, settings)
+    _reconfigure(layout)
 
 
 def _reconfigure(layout: Layout) -> None:
@@ -316,15 +279,14 @@ def _reconfigure(layout: Layout) -> None:
 
 def do_stop(layout: Layout, args: list[str]) -> int:
     """`stop DAEMON`."""
-    for name in args:
-        daemons.stop(layout, *_daemon(name))
+    for daemon, host in _daemons(args):
+        daemons.stop(layout, daemon, host)
     return 0
 
 
 def do_start(layout: Layout, args: list[str]) -> int:
     """`start DAEMON`."""
-    for name in args:
-        daemon, host = _daemon(name)
+    for daemon, host in _daemons(args):
         if daemons.find(layout, daemon, host):
             continue
         if daemon == "slurmd":
@@ -339,13 +301,14 @@ def do_restart(layout: Layout, args: list[str]) -> int:
     return do_stop(layout, args) or do_start(layout, args)
 
 
-def _daemon(name: str) -> tuple[str, str]:
-    if name in ("slurmctld", "slurmdbd"):
-        return name, HEAD
-    return "slurmd", check_host(name)
+def _daemons(args: list[str]) -> list[tuple[str, str]]:
+    if not args:
+        raise ClusterError(f"which daemon? There are slurmctld, slurmdbd and a slurmd on each of {', '.join(HOSTS)}")
+    return [(name, HEAD) if name in ("slurmctld", "slurmdbd") else ("slurmd", check_host(name)) for name in args]
 
 
 VERBS = {
+    "check": do_check,
     "install": do_install,
     "up": do_up,
     "enter": do_enter,

@@ -64,7 +64,8 @@ def preempt_without_slurmctld(cluster: Cluster, run: Run) -> None:
     assert not run.told("requeued")
     run.wait("the save", lambda: run.told("stopped"))
     slow.unlink()
-    inflict.heal_later(cluster, 60, "slurmctld")
+    time.sleep(60)
+    cluster.heal("slurmctld")
 
 
 def by_hand(*words: str) -> Act:

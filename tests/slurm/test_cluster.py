@@ -122,9 +122,9 @@ def test_status_says_what_runs_and_env_points_a_shell_at_it(cluster: Cluster) ->
 def test_gpus_are_granted_and_masked(cluster: Cluster, tmp_path: Path) -> None:
     """Two jobs of two GPUs on one host see two each, none twice; five on a host of four are refused."""
     ask = ["-w", "node1", "--gpus-per-node=2", "--output=/dev/null"]
-    show = f"echo $CUDA_VISIBLE_DEVICES >{tmp_path}/$SLURM_JOB_ID; until test -e {tmp_path}/go; do sleep 0.1; done"
-    jobs = [cluster.sbatch(*ask, wrap=show) for _ in range(2)]
-    cluster.wait(lambda: len(list(tmp_path.iterdir())) == 2, "both jobs")
+    show = f"cd {tmp_path}; echo $CUDA_VISIBLE_DEVICES >$SLURM_JOB_ID.new; mv $SLURM_JOB_ID.new $SLURM_JOB_ID"
+    jobs = [cluster.sbatch(*ask, wrap=f"{show}; until test -e go; do sleep 0.1; done") for _ in range(2)]
+    cluster.wait(lambda: all((tmp_path / job).exists() for job in jobs), "both jobs")
     masks = [(tmp_path / job).read_text().strip() for job in jobs]
     (tmp_path / "go").touch()
     too_many = cluster.run(["sbatch", "--test-only", "-N1", "--gpus-per-node=5", "--wrap=true"], check=False)
