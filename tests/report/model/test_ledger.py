@@ -277,7 +277,7 @@ def test_each_interruption_before_a_first_step_counts(tmp_path: Path) -> None:
 
 def ranged(folder: Path, *joins: float, **spec: object) -> Story:
     """A job of nodes 2-4 that has two hours of allocation; its nodes join so many seconds after its beginning."""
-    story = Story(folder, nodes=4, least_nodes=2, gpus_per_node=8, **spec).submitted().begins()
+    story = Story(folder, nodes=4, least_nodes=2, gpus_per_node=8, **spec).submitted(nodes=4).begins()
     for number, join in enumerate(joins):
         if join >= 30 and story.round is None:
             story.wait(T0 + 30 - story.t).round_starts().event("first_step", step=1)
@@ -302,6 +302,49 @@ def test_a_node_of_a_range_costs_from_when_it_came(
 
     assert book.gpu_hours == pytest.approx(gpu_hours)
     assert book.spare_gpu_hours == pytest.approx(spare_hours)
+
+
+@pytest.mark.parametrize(
+    ("event", "values"),
+    [
+        ("node_lost", {"host": "node2", "why": "slurm"}),
+        ("leader_revived", {"host": "node2", "moved_to": "node0"}),
+        ("signal", {"host": "node2", "name": "TERM", "meaning": "node_leaves"}),
+    ],
+    ids=["SLURM dropped it", "SLURM dropped the leader's", "its own job ended"],
+)
+def test_a_node_of_a_range_costs_until_it_is_no_more_the_runs(
+    tmp_path: Path, event: str, values: dict[str, object]
+) -> None:
+    """It counts to the moment at which it left, and again from when it joined again; one that is silent is held, and counts."""
+    story = ranged(tmp_path, 5, 20, 25)
+    story.wait(T0 + 3600 - story.t).event("node_lost", host="node1", why="silent").event(event, **values)
+    story.wait(1800).event("node_joined", node=2, host="node2", facts={}).wait(900)
+    story.event("node_joined", node=2, host="node2", facts={}).wait(900)
+    book = ledger(story.history(), story.t)
+
+    assert book.node_hours == pytest.approx(2 * 2 + 1 + 0.5)
+
+
+def test_each_attempt_costs_what_it_was_submitted_with(tmp_path: Path) -> None:
+    """Another number of nodes, GPUs or CPUs of a resubmission changes no hour of the attempts before it."""
+    now = {"nodes": 3, "gpus_per_node": 4, "cpus_per_task": 4, "tasks_per_node": 1}
+    story = Story(tmp_path, **now).submitted(nodes=1, tasks_per_node=2, gpus_per_node=2, cpus_per_task=1).begins()
+    story.wait(3600).event("attempt_ended").outcome("failed")
+    story.submitted(by="resubmit", **now).begins().wait(1800).event("attempt_ended").outcome("completed")
+    book = ledger(story.history(), story.t)
+
+    assert book.node_hours == pytest.approx(1 + 1.5)
+    assert book.gpu_hours == pytest.approx(2 + 6)
+    assert book.cpu_hours == pytest.approx(2 + 6)
+
+
+def test_what_an_older_submission_does_not_tell_is_as_in_the_spec(tmp_path: Path) -> None:
+    """Its event has the nodes alone: GPUs, CPUs and whether it took a range are those of today's spec."""
+    story = Story(tmp_path, nodes=4, gpus_per_node=8, cpus_per_task=2).submitted(nodes=1).begins().wait(3600)
+    book = ledger(story.history(), story.t)
+
+    assert (book.node_hours, book.gpu_hours, book.cpu_hours) == (1, 8, 4)
 
 
 def test_advice_comes_from_what_was_measured(tmp_path: Path) -> None:
