@@ -166,9 +166,12 @@ class _Reader:
             self.close(e.t, "queued")
 
     def _last_sign(self) -> float:
-        """When the attempt is last known to have lived: its leader's picture is newer than its last event."""
+        """When the attempt is last known to have lived: its leader's picture, or its last sample, is newer than its last event."""
         picture = self.history.state
-        alive = picture.get("t") if picture.get("attempt") == self.attempt else None
+        is_its = picture.get("attempt") == self.attempt
+        alive = (
+            picture.get("t") if is_its else self.history.last_sample_t(self.attempt)
+        )  # the next attempt replaces the picture
         return max(self.last_t, alive or 0.0)
 
     def _on_attempt_started(self, e: ev.AttemptStarted) -> None:
@@ -176,8 +179,8 @@ class _Reader:
         if self.since is None:
             self.since = again or t
         if self.kind not in ("queued", "away"):  # the attempt before ended and left no message
-            died = again if again is not None and self.last_t <= again <= t else self.last_t  # SLURM requeues at once
-            self.close(died, "queued", failed=True)
+            at_once = again is not None and self.last_t <= again <= t  # as SLURM requeues
+            self.close(again if again is not None and at_once else min(self._last_sign(), t), "queued", failed=True)
         # An allocation begins some seconds before its leader's first event.
         self.close(max(min(t, self.allocated.get(e.attempt, t)), self.since), "start-up")
         self.attempt, self.round = e.attempt, None
