@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples import examples
@@ -67,7 +68,9 @@ def test_the_last_line_of_an_attempt_is_found_by_halves(
 ) -> None:
     """However long the lines are, and however many each attempt has: the same line that reading all of them would find."""
     path = tmp_path_factory.mktemp("halves") / "samples.jsonl"
-    numbered = [{"attempt": a, "i": i, "x": "x" * size} for i, (a, size) in enumerate(sorted(lines))]
+    numbered: list[dict[str, Any]] = [
+        {"attempt": a, "i": i, "x": "x" * size} for i, (a, size) in enumerate(sorted(lines))
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in numbered))
     found = last_before(path, lambda line: line["attempt"] > attempt)
 

@@ -127,6 +127,7 @@ def interruptions(history: History) -> list[Interruption]:
     )
     cause: tuple[float, str, int | None] | None = None
     step: int | None = None
+    base: int | None = None
     attempt: int | None = None
     alive_t = 0.0
     closed = {e.attempt for e in history.of(ev.AttemptEnded, ev.Stopped, ev.Ended)}
@@ -141,8 +142,10 @@ def interruptions(history: History) -> list[Interruption]:
         elif isinstance(e, (ev.RoundStarted, ev.FirstStep)) and cause is not None:
             out.append(Interruption(*cause, None))
             cause = None
-        if isinstance(e, ev.FirstStep):
-            lost = None if step is None or e.step is None else max(0, step - e.step + 1)
+        if isinstance(e, ev.RoundStarted):
+            base = e.resume_step or 0  # a first report tells a later step where steps are short
+        elif isinstance(e, ev.FirstStep):
+            lost = None if step is None or base is None else max(0, step - base)
             for n in range(told, len(out)):
                 if out[n].lost_steps is None and out[n].cause != "leader":  # it could not write its last step
                     out[n] = dataclasses.replace(out[n], lost_steps=lost if n == told else 0)

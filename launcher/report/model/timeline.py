@@ -86,6 +86,8 @@ class _Reader:
         self.since: float | None = None
         self.attempt: int | None = None
         self.round: int | None = None
+        self.base = 0
+        """The step from which the round counts: its first report may tell a later one, where steps are short."""
         self.current: _Training | None = None
         """The open piece, while ``kind`` is training."""
         self.begun: dict[int | None, float] = {}
@@ -131,9 +133,8 @@ class _Reader:
             case ev.RoundStarted():
                 self._on_round_started(e)
             case ev.FirstStep():
-                step = e.step or 0
-                self._keep(step - 1)  # scripts may resume in their own way: only the first step tells where
-                self._train(e.t, step)
+                self._keep(self.base)  # a round that comes to no step has taken none back
+                self._train(e.t, e.step or 0)
             case ev.SaveStarted():
                 self.begun[e.step] = e.t
                 self._point(e.t, e.step)
@@ -189,7 +190,7 @@ class _Reader:
     def _on_round_started(self, e: ev.RoundStarted) -> None:
         if self.kind == "queued":
             self.close(e.t, "start-up")
-        self.round = e.round
+        self.round, self.base = e.round, e.resume_step or 0
         if e.resume_step is not None:
             self._keep(e.resume_step)
         if self.current is not None:

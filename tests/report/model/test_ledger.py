@@ -245,6 +245,19 @@ def test_interruptions_tell_cause_and_lost_steps(tmp_path: Path) -> None:
     assert [(i.cause, i.lost_steps) for i in found] == [("crash", 14), ("preempted", 0)]
 
 
+@pytest.mark.parametrize(("resumed", "lost"), [(500, 401), (None, 901)], ids=["from a checkpoint", "from scratch"])
+def test_short_steps_are_lost_from_where_the_round_began(tmp_path: Path, resumed: int | None, lost: int) -> None:
+    """A round counts from its checkpoint's step, or from 0; its first report comes hundreds of steps later where they take a millisecond."""
+    story = Story(tmp_path).submitted().begins().round_starts(resume_step=None).wait(1).event("first_step", step=443)
+    story.wait(57).event("save_started", step=500).event("saved", step=500).wait(401)
+    story.event("worker_failed", rank=0, step=901).wait(1).round_starts(resume_step=resumed).wait(1)
+    story.event("first_step", step=989).wait(100)
+    history = story.history()
+
+    assert [i.lost_steps for i in interruptions(history)] == [lost]
+    assert ledger(history, story.t).seconds["lost"] == pytest.approx(401 if resumed else 458)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["by the teardown", "by nobody"])
 def test_a_leaders_death_is_an_interruption(tmp_path: Path, told: bool) -> None:
     """An attempt whose leader died counts, whether the batch script came to say so or not; what it lost nobody knows."""
