@@ -232,7 +232,7 @@ def last_before(path: Path, beyond: Callable[[dict[str, Any]], bool]) -> dict[st
             while low < high:
                 middle = (low + high) // 2
                 begun, line = _line_from(f, middle)
-                (value,) = parse_lines(path.name, [line, b""]) or [None]
+                value = next(iter(parse_lines(path.name, [line, b""])), None)
                 if begun >= high or value is None or beyond(value):
                     high = middle
                 else:

@@ -8,8 +8,8 @@ from typing import Any
 
 from launcher.frozen import field_values, frozen
 from launcher.report import formats
+from launcher.report.model.cost import cost_of
 from launcher.report.model.history import History, as_dict, as_number
-from launcher.report.model.hours import hours
 from launcher.report.model.timeline import KINDS, Segment, timeline
 from launcher.run import events as ev
 from launcher.run.events import Event
@@ -71,7 +71,7 @@ def ledger(history: History, until: float) -> Ledger:
     """Account for the run's time up to ``until``: its end, or now."""
     segments = timeline(history, until)
     seconds = {kind: sum(s.seconds for s in segments if s.kind == kind) for kind in KINDS}
-    cost = hours(history, segments)
+    cost = cost_of(history, segments)
     stops = interruptions(history)
     return Ledger(
         seconds=seconds,

@@ -13,8 +13,8 @@ from launcher.run import events as ev
 
 
 @frozen(kw_only=True)
-class Hours:
-    """What all allocations cost, spares included."""
+class Cost:
+    """Hours of all allocations, spares included."""
 
     node: float
     gpu: float
@@ -23,7 +23,7 @@ class Hours:
     cpu: float
 
 
-def hours(history: History, segments: list[Segment]) -> Hours:
+def cost_of(history: History, segments: list[Segment]) -> Cost:
     """Add up what was held, each attempt with the resources that it was submitted with."""
     submitted, changes = _submissions(history), _changes(history)
     node = gpu = spare_gpu = cpu = 0.0
@@ -40,7 +40,7 @@ def hours(history: History, segments: list[Segment]) -> Hours:
         gpu += held * of.gpus
         spare_gpu += spare * of.gpus
         cpu += held * of.cpus
-    return Hours(node=node, gpu=gpu, spare_gpu=spare_gpu, cpu=cpu)
+    return Cost(node=node, gpu=gpu, spare_gpu=spare_gpu, cpu=cpu)
 
 
 @frozen
