@@ -25,12 +25,12 @@ class Cost:
 
 def cost_of(history: History, segments: list[Segment]) -> Cost:
     """Add up what was held, each attempt with the resources that it was submitted with."""
-    submitted, changes = _submissions(history), _changes(history)
+    asked, changes = _asked(history), _changes(history)
     node = gpu = spare_gpu = cpu = 0.0
     for s in segments:
         if s.kind in ("queued", "away"):
             continue
-        of = _resources(history, submitted.get(s.attempt))
+        of = asked.get(s.attempt) or _resources(history, None)
         held, spare = s.seconds * (of.nodes + of.spares) / 3600, s.seconds * of.spares / 3600
         if of.ranged and s.attempt in changes:
             # SLURM may have given fewer than a range's most, another number to each attempt, and some of them later.
@@ -54,14 +54,14 @@ class _Resources:
     ranged: bool
 
 
-def _submissions(history: History) -> dict[int | None, ev.RunSubmitted]:
-    """Return how each attempt was submitted."""
-    found: dict[int | None, ev.RunSubmitted] = {}
-    newest = None
+def _asked(history: History) -> dict[int | None, _Resources]:
+    """Return what each attempt was submitted with."""
+    found: dict[int | None, _Resources] = {}
+    newest = _resources(history, None)
     for e in history.events:
         if isinstance(e, ev.RunSubmitted):
-            newest = e
-        elif newest is not None:
+            newest = _resources(history, e)
+        else:
             found.setdefault(e.attempt, newest)
     return found
 
