@@ -158,8 +158,8 @@ class Change:
 class _Patience:
     """How long what is watched may be away: a network file system comes back within moments."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
         self._seen = time.monotonic()
 
     def look(self, there: bool) -> bool:
@@ -169,9 +169,8 @@ class _Patience:
         if there:
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > _GONE_S:
-            raise RunGoneError(
-                f"{self._folder.name}: its folder {self._folder} was deleted or moved", self._folder.name
-            )
+            paths = self._paths
+            raise RunGoneError(f"{paths.id}: its folder {paths.root} was deleted or moved", paths.id)
         return there
 
 
@@ -184,7 +183,7 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
     from launcher.report.text.status import lines
     from launcher.report.text.words import words
 
-    told, asked, patience, hearing = 0, float("-inf"), _Patience(paths.root), Hearing()
+    told, asked, patience, hearing = 0, float("-inf"), _Patience(paths), Hearing()
     while True:
         now = time.time()
         patience.look(os.path.isdir(paths.root))
@@ -209,8 +208,9 @@ def _follow_sweep(sweep: Path, as_json: bool) -> None:
     from launcher.report import formats
     from launcher.report.live.feed import LISTING_EVERY_S, LiveFeed
     from launcher.report.text.listing import sweep_line
+    from launcher.run.paths import RunPaths
 
-    feed, told, patience = LiveFeed(), dict[str, str](), _Patience(sweep)
+    feed, told, patience = LiveFeed(), dict[str, str](), _Patience(RunPaths(sweep))
     while True:
         now = time.time()
         points = [row for group in feed.overview(now, sweep=sweep) for row in group]
