@@ -155,12 +155,31 @@ class Change:
         return json_line({"t": self.t, "type": "state", **field_values(self)})
 
 
+class _Patience:
+    """How long what is watched may be away: a network file system comes back within moments."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._seen = time.monotonic()
+
+    def look(self, there: bool) -> bool:
+        """Return ``there``. Raises RunGoneError when that was False for some seconds."""
+        from launcher.errors import RunGoneError
+
+        if there:
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > _GONE_S:
+            paths = self._paths
+            raise RunGoneError(f"{paths.id}: its folder {paths.root} was deleted or moved", paths.id)
+        return there
+
+
 def _follow(paths: RunPaths, as_json: bool) -> None:
     """Print events as sentences until the run has ended: for pipes and files.
 
     Raises RunGoneError when its folder goes away, RunDirError when its files cannot be read.
     """
-    from launcher.errors import RunDirError, RunGoneError
+    from launcher.errors import RunDirError
     from launcher.report import formats
     from launcher.report.model.hearing import Hearing, run_now
     from launcher.report.model.runs import needs_slurm, summary_of
@@ -169,14 +188,11 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
     from launcher.report.text.status import lines
     from launcher.report.text.words import words
 
-    told, asked, seen, hearing = 0, float("-inf"), time.monotonic(), Hearing()
-    known = seen
+    told, asked, patience, hearing = 0, float("-inf"), _Patience(paths), Hearing()
+    known = time.monotonic()
     while True:
         now = time.time()
-        if os.path.isdir(paths.root):
-            seen = time.monotonic()
-        elif time.monotonic() - seen > _GONE_S:
-            raise RunGoneError(f"{paths.id}: its folder {paths.root} was deleted or moved", paths.id)
+        patience.look(os.path.isdir(paths.root))
         history = hearing.read(paths)
         for event in history.events[told:]:
             said = words(event)
@@ -198,12 +214,13 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
 
 
 def _follow_sweep(sweep: Path, as_json: bool) -> None:
-    """Print each point's state whenever it changes, until all have ended; then the sweep in one line."""
+    """Print each point's state whenever it changes, until all have ended; then the sweep in one line. Raises RunGoneError as `_follow`."""
     from launcher.report import formats
     from launcher.report.live.feed import LISTING_EVERY_S, LiveFeed
     from launcher.report.text.listing import sweep_line
+    from launcher.run.paths import RunPaths
 
-    feed, told = LiveFeed(), dict[str, str]()
+    feed, told, patience = LiveFeed(), dict[str, str](), _Patience(RunPaths(sweep))
     while True:
         now = time.time()
         points = [row for group in feed.overview(now, sweep=sweep) for row in group]
@@ -214,7 +231,8 @@ def _follow_sweep(sweep: Path, as_json: bool) -> None:
                 why = f": {formats.clean(row.reason, 200)}" if bad else ""
                 as_text = f"{formats.time_of_day(now, now)}  {row.run} {row.state}{why}"
                 click.echo(Change(now, row.run, row.state, row.reason).as_json() if as_json else as_text)
-        if not any(row.state in ("running", "pending") for row in points):
+        there = patience.look(os.path.isdir(sweep) and (bool(points) or not told))
+        if there and not any(row.state in ("running", "pending") for row in points):
             if not as_json:
                 click.echo(f"{sweep.name}  {sweep_line(points)[1]}" if points else f"{sweep.name} has no points")
             return

@@ -37,6 +37,10 @@ class RunSubmitted(JobNamed, type="submitted"):
     nodes: int | None
     spare_nodes: int | None
     tasks_per_node: int | None
+    gpus_per_node: int | None
+    cpus_per_task: int | None
+    least_nodes: int | None = None
+    """Of a range of nodes."""
     by: str | None
     """submit, resubmit or continuation."""
     changes: list[str]

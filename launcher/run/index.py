@@ -13,6 +13,7 @@ import random
 import re
 import stat
 import time
+from collections.abc import Container
 from pathlib import Path
 
 from launcher.errors import RunGoneError, RunNotFoundError
@@ -20,7 +21,7 @@ from launcher.frozen import frozen
 from launcher.ownership import is_own, user_name
 from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
-from launcher.run.paths import SWEEP_FILE
+from launcher.run.paths import SUBMISSION_FILE, SWEEP_FILE
 from launcher.run.units import short_list
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
@@ -34,7 +35,7 @@ _NOTES = "gone"
 
 @frozen
 class RunRef:
-    """A run that exists: its id, its folder, and when it was registered (seconds since the epoch)."""
+    """A run that exists: its id, its folder, and when it was submitted last (seconds since the epoch)."""
 
     id: str
     path: Path
@@ -143,15 +144,25 @@ def _from_links() -> dict[str, RunRef]:
     return found
 
 
-def _from_folder(folder: Path, *, foreign: bool = False) -> dict[str, RunRef]:
+def _from_folder(folder: Path, *, foreign: bool = False, linked: Container[str] = ()) -> dict[str, RunRef]:
+    """Return the runs in ``folder``. Of those ``linked`` the time is of no interest."""
     found = {}
     with contextlib.suppress(OSError), os.scandir(os.path.abspath(folder)) as entries:
         for entry in filter(lambda e: _ID.fullmatch(e.name), entries):
             with contextlib.suppress(OSError):  # one that cannot be looked at hides no other
                 itself, led_to = entry.stat(follow_symlinks=False), entry.stat()
                 if stat.S_ISDIR(led_to.st_mode) and (foreign or (is_own(itself) and is_own(led_to))):
-                    found[entry.name] = RunRef(entry.name, Path(entry.path), led_to.st_mtime)
+                    t = led_to.st_mtime if entry.name in linked else _submitted_t(entry.path, led_to.st_mtime)
+                    found[entry.name] = RunRef(entry.name, Path(entry.path), t)
     return found
+
+
+def _submitted_t(folder: str, changed_t: float) -> float:
+    """Return when the run or sweep in ``folder`` was submitted last. A leader changes the folder itself, at ``changed_t``, every second."""
+    for name in (SUBMISSION_FILE, SWEEP_FILE):
+        with contextlib.suppress(OSError):
+            return os.stat(f"{folder}/{name}").st_mtime
+    return changed_t
 
 
 def list_runs(*, check: bool = True, foreign: bool = False) -> list[RunRef]:
@@ -160,8 +171,11 @@ def list_runs(*, check: bool = True, foreign: bool = False) -> list[RunRef]:
     ``check`` drops links whose folder is missing or somebody else's. ``foreign`` adds what others have in those two folders.
     """
     places = dict.fromkeys((Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs"), Path("runs")))
-    found = {name: ref for place in places for name, ref in _from_folder(place, foreign=foreign).items()}
-    found |= {name: ref for name, ref in _from_links().items() if not check or _is_own_folder(ref.path)}
+    links = _from_links()
+    found: dict[str, RunRef] = {}
+    for place in places:
+        found |= _from_folder(place, foreign=foreign, linked=links)
+    found |= {name: ref for name, ref in links.items() if not check or _is_own_folder(ref.path)}
     return sorted(found.values(), key=lambda r: (r.t, r.id))
 
 

@@ -13,6 +13,7 @@ SPEC_VERSION = 1
 """The form of the files of a run, which ``spec.json`` names: goes up when a reader of the old form would misread the new."""
 
 
+SUBMISSION_FILE = "submission.json"
 SWEEP_FILE = "sweep.json"
 """In the folder of a sweep, which holds its points' folders: the points and what each sets."""
 
@@ -79,7 +80,7 @@ class RunPaths:
     """Keeps space for the outcome, which is written on a full disk, too (`launcher.run.state.keep_room`)."""
     request = _Inside("request.json")
     """What a user asks of the leader (``cancel --save``), JSON; announced by USR2."""
-    submission = _Inside("submission.json")
+    submission = _Inside(SUBMISSION_FILE)
     """Job ids and what was given to SLURM, JSON; written by the submitting command."""
     submitit = _Inside("submitit")
     """submitit's own folder: pickles and the logs of agents."""

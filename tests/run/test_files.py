@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.run.files import Damage, read_lines, read_thinned
+from launcher.run.files import Damage, last_before, read_lines, read_thinned
 
 
 def test_long_files_are_read_thinly(tmp_path: Path) -> None:
@@ -58,3 +59,34 @@ def test_thinning_keeps_order_and_the_newest(
 
     assert found == sorted(set(found))
     assert found[-1] == read_lines(path)[-1]["i"] == len(sizes) - 1
+
+
+@examples(100)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 400)), max_size=40), st.integers(0, 3))
+def test_the_last_line_of_an_attempt_is_found_by_halves(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[int, int]], attempt: int
+) -> None:
+    """However long the lines are, and however many each attempt has: the same line that reading all of them would find."""
+    path = tmp_path_factory.mktemp("halves") / "samples.jsonl"
+    numbered: list[dict[str, Any]] = [
+        {"attempt": a, "i": i, "x": "x" * size} for i, (a, size) in enumerate(sorted(lines))
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in numbered))
+    found = last_before(path, lambda line: line["attempt"] > attempt)
+
+    assert found == next((line for line in reversed(numbered) if line["attempt"] <= attempt), None)
+
+
+def test_little_is_read_to_find_the_last_line(tmp_path: Path) -> None:
+    """Of a hundred thousand lines some thirty are looked at; a missing file has none."""
+    path = tmp_path / "samples.jsonl"
+    path.write_text("".join(json.dumps({"attempt": i // 70_000, "i": i}) + "\n" for i in range(100_000)))
+    looked: list[int] = []
+
+    def beyond(line: dict[str, int]) -> bool:
+        looked.append(line["i"])
+        return line["attempt"] > 0
+
+    assert last_before(path, beyond) == {"attempt": 0, "i": 69_999}
+    assert len(looked) <= 30
+    assert last_before(tmp_path / "none.jsonl", beyond) is None

@@ -79,6 +79,20 @@ def test_the_run_submitted_last_is_the_newest_though_the_clock_was_set_back(plac
     assert index.resolve("net") == new
 
 
+@pytest.mark.parametrize("mark", ["submission.json", "sweep.json"])
+def test_without_links_the_run_submitted_last_is_the_newest(place: tuple[Path, Path], mark: str) -> None:
+    """As on another login node: the leader of an older run, which still trains, changes that one's folder every second."""
+    old, new = (_make(place, run_id, 1.0) for run_id in ("net-1101-0900-aaa", "net-1127-0900-bbb"))
+    for t, run in ((1e9, old), (1.1e9, new)):
+        index.unregister(run.name)
+        (run / mark).write_text("{}")
+        os.utime(run / mark, (t, t))
+        os.utime(run, (2e9 - t, 2e9 - t))
+
+    assert index.resolve("@last") == new
+    assert index.resolve("net") == new
+
+
 def test_several_answers_are_named(place: tuple[Path, Path]) -> None:
     """A prefix of several runs is refused with their names, a stranger with the nearest one."""
     _make(place, "resnet-1120-0900-abc", 1.0)

@@ -87,6 +87,14 @@ def test_a_submitted_run_has_everything_nodes_read(
     assert len(paths.secret.read_text().strip()) == 64
     assert json.loads(paths.passed.read_text()) == {"WANDB_API_KEY": "hunter2hunter2"}
     assert [e["type"] for e in read_lines(paths.events)] == ["submitted"]
+    for key in (
+        "nodes",
+        "spare_nodes",
+        "tasks_per_node",
+        "gpus_per_node",
+        "cpus_per_task",
+    ):  # of which its hours are told
+        assert read_lines(paths.events)[0][key] == getattr(one.plan.spec, key)
     assert read_submission(paths.submission)["job_id"] == "42"
     with (paths.submitit / "42_submitted.pkl").open("rb") as f:
         assert pickle.load(f).function.run_dir == str(paths.root)

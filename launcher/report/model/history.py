@@ -23,7 +23,7 @@ from launcher.run.events import (
     Saved,
     parse_event,
 )
-from launcher.run.files import Damage, GrowingFile, parse_lines, read_object
+from launcher.run.files import Damage, GrowingFile, last_before, parse_lines, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.state import sound_submission
 
@@ -142,6 +142,13 @@ class History:
     def after(self, one: Event, other: Event) -> bool:
         """Return whether ``one`` was written after ``other``, whatever their times are."""
         return self._places.get(id(one), -1) > self._places.get(id(other), -1)
+
+    def last_sample_t(self, attempt: int | None) -> float | None:
+        """When the leader of that attempt last wrote what its ranks use; None: not known."""
+        if attempt is None:
+            return None
+        last = last_before(self.paths.samples, lambda line: (as_number(line.get("attempt")) or 0) > attempt) or {}
+        return as_time(last.get("t")) if last.get("attempt") == attempt else None
 
     @cached_property
     def attempt(self) -> int | None:

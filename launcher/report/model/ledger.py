@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.frozen import field_values, frozen
 from launcher.report import formats
+from launcher.report.model.cost import cost_of
 from launcher.report.model.history import History, as_dict, as_number
 from launcher.report.model.timeline import KINDS, Segment, timeline
 from launcher.run import events as ev
@@ -70,51 +71,18 @@ def ledger(history: History, until: float) -> Ledger:
     """Account for the run's time up to ``until``: its end, or now."""
     segments = timeline(history, until)
     seconds = {kind: sum(s.seconds for s in segments if s.kind == kind) for kind in KINDS}
-    keys = ("gpus_per_node", "tasks_per_node", "cpus_per_task")
-    gpus, tasks, cpus = (as_number(history.spec.get(key)) or 0 for key in keys)
-    node_hours, spare_hours = _node_hours(history, segments)
+    cost = cost_of(history, segments)
     stops = interruptions(history)
     return Ledger(
         seconds=seconds,
         segments=segments,
-        gpu_hours=node_hours * gpus,
-        spare_gpu_hours=spare_hours * gpus,
-        node_hours=node_hours,
-        cpu_hours=node_hours * tasks * cpus,
+        gpu_hours=cost.gpu,
+        spare_gpu_hours=cost.spare_gpu,
+        node_hours=cost.node,
+        cpu_hours=cost.cpu,
         lost_steps=sum(i.lost_steps or 0 for i in stops),
         interruptions=stops,
     )
-
-
-def _node_hours(history: History, segments: list[Segment]) -> tuple[float, float]:
-    """Return nodes times hours of all allocations, and of that what stood by: the nodes beyond those that a round takes."""
-    nodes, spares = (as_number(history.spec.get(key)) or 0 for key in ("nodes", "spare_nodes"))
-    # SLURM may have given fewer than a range's most, another number to each attempt, and some of them later.
-    came = _nodes_that_came(history) if history.spec.get("least_nodes") else {}
-    held = spare = 0.0
-    for s in segments:
-        if s.kind in ("queued", "away"):
-            continue
-        if s.attempt in came:
-            seconds = [max(0.0, s.end - max(s.start, t)) for t in came[s.attempt]]
-            held += sum(seconds)
-            spare += sum(seconds[int(nodes) :])
-        else:
-            held += s.seconds * (nodes + spares)
-            spare += s.seconds * spares
-    return held / 3600, spare / 3600
-
-
-def _nodes_that_came(history: History) -> dict[int | None, list[float]]:
-    """Return since when each node of each attempt was held: from its beginning those that joined before the first round."""
-    joined: dict[int | None, dict[int | None, float]] = {}
-    begun: set[int | None] = set()
-    for e in history.of(ev.NodeJoined, ev.RoundStarted):
-        if isinstance(e, ev.NodeJoined):
-            joined.setdefault(e.attempt, {}).setdefault(e.node, e.t if e.attempt in begun else 0.0)
-        else:
-            begun.add(e.attempt)
-    return {attempt: list(nodes.values()) for attempt, nodes in joined.items()}
 
 
 def shares(book: Ledger) -> dict[str, int]:
@@ -159,6 +127,7 @@ def interruptions(history: History) -> list[Interruption]:
     )
     cause: tuple[float, str, int | None] | None = None
     step: int | None = None
+    base: int | None = None
     attempt: int | None = None
     alive_t = 0.0
     closed = {e.attempt for e in history.of(ev.AttemptEnded, ev.Stopped, ev.Ended)}
@@ -173,8 +142,10 @@ def interruptions(history: History) -> list[Interruption]:
         elif isinstance(e, (ev.RoundStarted, ev.FirstStep)) and cause is not None:
             out.append(Interruption(*cause, None))
             cause = None
-        if isinstance(e, ev.FirstStep):
-            lost = None if step is None or e.step is None else max(0, step - e.step + 1)
+        if isinstance(e, ev.RoundStarted):
+            base = e.resume_step or 0  # a first report tells a later step where steps are short
+        elif isinstance(e, ev.FirstStep):
+            lost = None if step is None or base is None else max(0, step - base)
             for n in range(told, len(out)):
                 if out[n].lost_steps is None and out[n].cause != "leader":  # it could not write its last step
                     out[n] = dataclasses.replace(out[n], lost_steps=lost if n == told else 0)

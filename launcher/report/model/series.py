@@ -119,7 +119,7 @@ def usage(samples: list[dict[str, Any]]) -> dict[str, list[Series]]:
                 one.x.append(t)
                 one.y.append(value)
     shown = {"throughput": [speed]} if speed.x else {}
-    shown |= {name: three for name, three in tracks.items() if any(three[0].y)}
+    shown |= {name: three for name, three in tracks.items() if any(v is not None for v in three[0].y)}
     return {name: [one.thin() for one in group] for name, group in shown.items()}
 
 

@@ -86,6 +86,8 @@ class _Reader:
         self.since: float | None = None
         self.attempt: int | None = None
         self.round: int | None = None
+        self.base = 0
+        """The step from which the round counts: its first report may tell a later one, where steps are short."""
         self.current: _Training | None = None
         """The open piece, while ``kind`` is training."""
         self.begun: dict[int | None, float] = {}
@@ -131,9 +133,8 @@ class _Reader:
             case ev.RoundStarted():
                 self._on_round_started(e)
             case ev.FirstStep():
-                step = e.step or 0
-                self._keep(step - 1)  # scripts may resume in their own way: only the first step tells where
-                self._train(e.t, step)
+                self._keep(self.base)  # a round that comes to no step has taken none back
+                self._train(e.t, e.step or 0)
             case ev.SaveStarted():
                 self.begun[e.step] = e.t
                 self._point(e.t, e.step)
@@ -166,9 +167,12 @@ class _Reader:
             self.close(e.t, "queued")
 
     def _last_sign(self) -> float:
-        """When the attempt is last known to have lived: its leader's picture is newer than its last event."""
+        """When the attempt is last known to have lived: its leader's picture, or its last sample, is newer than its last event."""
         picture = self.history.state
-        alive = picture.get("t") if picture.get("attempt") == self.attempt else None
+        is_its = picture.get("attempt") == self.attempt
+        alive = (
+            picture.get("t") if is_its else self.history.last_sample_t(self.attempt)
+        )  # the next attempt replaces the picture
         return max(self.last_t, alive or 0.0)
 
     def _on_attempt_started(self, e: ev.AttemptStarted) -> None:
@@ -176,8 +180,8 @@ class _Reader:
         if self.since is None:
             self.since = again or t
         if self.kind not in ("queued", "away"):  # the attempt before ended and left no message
-            died = again if again is not None and self.last_t <= again <= t else self.last_t  # SLURM requeues at once
-            self.close(died, "queued", failed=True)
+            at_once = again is not None and self.last_t <= again <= t  # as SLURM requeues
+            self.close(again if again is not None and at_once else min(self._last_sign(), t), "queued", failed=True)
         # An allocation begins some seconds before its leader's first event.
         self.close(max(min(t, self.allocated.get(e.attempt, t)), self.since), "start-up")
         self.attempt, self.round = e.attempt, None
@@ -186,7 +190,7 @@ class _Reader:
     def _on_round_started(self, e: ev.RoundStarted) -> None:
         if self.kind == "queued":
             self.close(e.t, "start-up")
-        self.round = e.round
+        self.round, self.base = e.round, e.resume_step or 0
         if e.resume_step is not None:
             self._keep(e.resume_step)
         if self.current is not None:

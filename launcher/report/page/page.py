@@ -99,12 +99,13 @@ def run_page(run: PageData, previous: tuple[str, str] | None, now: float) -> str
     """Make the page of one run. ``previous``: name and job YAML of the run before it of the same name."""
     s, book = run.summary, run.book
     slowest = sorted(run.spread, key=lambda r: -r.over)[:_MOST_RANKS]
+    events = [e for e in run.history.events if not isinstance(e, QUIET)]
     return _render(
         "run.html", now, run=run, title=f"{s.run}: {s.state}", lead=_lead(run, now), tiles=_tiles(run), shares=shares(book),
         seconds={kind: book.seconds[kind] for kind in COUNTED if book.seconds[kind] > 0},
         lanes=lanes(book.segments, run.history), past=past(book, now, limit=8), advice=_advice(run.advice), charts=_charts(run),
         spread=sorted(slowest, key=lambda r: r.rank), widest=max((r.high for r in slowest), default=0),
-        events=[e for e in run.history.events if not isinstance(e, QUIET)][-_MOST_EVENTS:], facts=_facts(run),
+        events=events[-_MOST_EVENTS:], left_out=max(0, len(events) - _MOST_EVENTS), facts=_facts(run),
         packages=sorted(as_dict(run.environment.get("packages")).items()), previous=previous, diff=changes(previous, run),
         patch=as_text(as_dict(run.environment.get("code")).get("diff")),
     )  # fmt: skip
@@ -175,7 +176,23 @@ def _charts(run: PageData) -> list[dict[str, Any]]:
         broken = sum(s.broken for s in group)
         least = "" if run.whole else "at least "
         out.append(_chart(group[0].name, group, note=f"{least}{plural(broken, 'value')} not finite" if broken else ""))
-    return out + [_chart(_TITLES[name][0], group, _TITLES[name][1], "time") for name, group in run.usage.items()]
+    over_time = [_chart(_TITLES[name][0], group, _TITLES[name][1], "time") for name, group in run.usage.items()]
+    ahead = _ahead_of_utc([t for group in run.usage.values() for one in group for t in one.x])
+    return out + [{**chart, "ahead": ahead} for chart in over_time]
+
+
+def _ahead_of_utc(times: list[float]) -> list[tuple[float, int]]:
+    """Return by how many seconds this machine's clock is ahead of UTC, and from when on: charts show the times that tables show."""
+    if not times:
+        return []
+    begin, end = min(times), max(times)
+    looks = min(1000, int((end - begin) / 3600) + 1)  # a clock is changed twice a year
+    found: list[tuple[float, int]] = []
+    for t in (begin + (end - begin) * k / looks for k in range(looks + 1)):
+        ahead = time.localtime(t).tm_gmtoff
+        if not found or found[-1][1] != ahead:
+            found.append((round(t, 3), ahead))
+    return found
 
 
 def _facts(run: PageData) -> list[tuple[str, str]]:
@@ -198,6 +215,12 @@ def _facts(run: PageData) -> list[tuple[str, str]]:
         ("commit", as_text(code.get("commit")) + (" with changes" if code.get("dirty") else "")),
     ]
     return [(label, value) for label, value in rows if value]
+
+
+def _zone(t: float) -> str:
+    """Return the zone of this machine's clock: ``CET (UTC+0100)``."""
+    name, ahead = (time.strftime(form, time.localtime(t)) for form in ("%Z", "%z"))
+    return name if name == "UTC" else f"{name} (UTC{ahead})"
 
 
 def _moment(t: float | None) -> str:
@@ -268,5 +291,5 @@ def _render(template: str, now: float, **values: Any) -> str:
         "level": level,
     }  # fmt: skip
     env.globals["file"] = lambda name: (_TEMPLATES / name).read_text(encoding="utf-8")
-    page: str = env.get_template(template).render(**values, made=_moment(now))
+    page: str = env.get_template(template).render(**values, made=_moment(now), zone=_zone(now))
     return page

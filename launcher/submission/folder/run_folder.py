@@ -91,7 +91,8 @@ def write_own(
         put(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
     submitted = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
-        tasks_per_node=spec.tasks_per_node, by=by, changes=redact_words(changes),
+        tasks_per_node=spec.tasks_per_node, gpus_per_node=spec.gpus_per_node, cpus_per_task=spec.cpus_per_task,
+        least_nodes=spec.least_nodes, by=by, changes=redact_words(changes),
     )  # fmt: skip
     if new:
         put(paths.events, json.dumps(submitted.raw) + "\n")

@@ -23,6 +23,7 @@ from run_story import Story, training
 from launcher.cli import watch
 from launcher.cli.watch import decode
 from launcher.errors import RunDirError, RunGoneError
+from launcher.report.live import feed
 from launcher.report.live.feed import LiveFeed, tail_objects
 from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.live.sparks import bar, spark
@@ -351,6 +352,38 @@ def test_a_run_whose_folder_vanishes_does_not_seem_to_wait(tmp_path: Path) -> No
     assert look() == (True, True)
     (tmp_path / "away").rename(story.paths.root)
     assert look() == (True, False)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_sweep_whose_folder_is_away_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], comes_back: bool
+) -> None:
+    """While it is away for a moment nothing is said of its points; what was deleted or moved is no success."""
+    sweep, away = tmp_path / "lr-1121-0842-k7f", tmp_path / "away"
+    story = training(sweep)
+    (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": story.paths.id, "overrides": []}]}))
+    acts = [lambda: sweep.rename(away), lambda: None]
+    acts += [lambda: away.rename(sweep), lambda: story.outcome("completed") and None] if comes_back else []
+    clock = SimpleNamespace(now=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        if acts:
+            acts.pop(0)()
+
+    monkeypatch.setattr(feed, "LISTING_EVERY_S", 0.0)
+    monkeypatch.setattr(watch, "_GONE_S", 1.0)
+    monkeypatch.setattr(
+        watch, "time", SimpleNamespace(sleep=lambda _s: sleep(0.5), time=time.time, monotonic=lambda: clock.now)
+    )
+    monkeypatch.setattr(runs, "ask_slurm", lambda _ids: None)
+
+    if comes_back:
+        watch._follow_sweep(sweep, as_json=False)
+        assert capsys.readouterr().out.splitlines()[-1] == f"{sweep.name}  1 points: 1 completed"
+    else:
+        with pytest.raises(RunGoneError, match=f"its folder {sweep} was deleted or moved"):
+            watch._follow_sweep(sweep, as_json=False)
 
 
 def test_into_a_pipe_events_are_printed_in_words(rich: dict[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,30 @@ def test_the_picture_of_a_dead_leader_tells_how_long_it_lived(tmp_path: Path) ->
 
     assert book.seconds["away"] == pytest.approx(10 * HOUR)
     assert (book.seconds["useful"], book.seconds["queued"]) == (pytest.approx(HOUR + 600), pytest.approx(90))
+
+
+@pytest.mark.parametrize("by", ["the user", "SLURM"])
+def test_the_samples_of_a_dead_leader_tell_how_long_it_lived(tmp_path: Path, by: str) -> None:
+    """A plain script has no events for hours, and the next attempt's leader replaces the picture; its samples stay."""
+    story = (
+        Story(tmp_path, work={"kind": "script", "target": "train.py"})
+        .submitted()
+        .wait(9)
+        .begins()
+        .wait(9)
+        .round_starts()
+    )
+    lines = [{"t": story.t + 10 * k, "attempt": 0, "round": 0, "ranks": []} for k in range(int(HOUR) // 10)]
+    later = {"t": T0 + 2.5 * HOUR, "attempt": 1, "round": 0, "ranks": []}
+    story.paths.samples.write_text("".join(json.dumps(line) + "\n" for line in [*lines, later]))
+    story.wait(2 * HOUR)
+    if by == "the user":
+        story.submitted(by="resubmit", attempt=None)
+    story.begins(submitted_t=story.t if by == "the user" else T0).round_starts().wait(HOUR).state(step=0)
+    book = book_of(story)
+
+    assert book.seconds["away" if by == "the user" else "queued"] == pytest.approx(HOUR, abs=20)
+    assert book.seconds["useful"] == pytest.approx(2 * HOUR, abs=20)
 
 
 @pytest.mark.parametrize("handed_back", ["requeued", "SLURM does not answer"])

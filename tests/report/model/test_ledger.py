@@ -245,6 +245,19 @@ def test_interruptions_tell_cause_and_lost_steps(tmp_path: Path) -> None:
     assert [(i.cause, i.lost_steps) for i in found] == [("crash", 14), ("preempted", 0)]
 
 
+@pytest.mark.parametrize(("resumed", "lost"), [(500, 401), (None, 901)], ids=["from a checkpoint", "from scratch"])
+def test_short_steps_are_lost_from_where_the_round_began(tmp_path: Path, resumed: int | None, lost: int) -> None:
+    """A round counts from its checkpoint's step, or from 0; its first report comes hundreds of steps later where they take a millisecond."""
+    story = Story(tmp_path).submitted().begins().round_starts(resume_step=None).wait(1).event("first_step", step=443)
+    story.wait(57).event("save_started", step=500).event("saved", step=500).wait(401)
+    story.event("worker_failed", rank=0, step=901).wait(1).round_starts(resume_step=resumed).wait(1)
+    story.event("first_step", step=989).wait(100)
+    history = story.history()
+
+    assert [i.lost_steps for i in interruptions(history)] == [lost]
+    assert ledger(history, story.t).seconds["lost"] == pytest.approx(401 if resumed else 458)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["by the teardown", "by nobody"])
 def test_a_leaders_death_is_an_interruption(tmp_path: Path, told: bool) -> None:
     """An attempt whose leader died counts, whether the batch script came to say so or not; what it lost nobody knows."""
@@ -277,7 +290,7 @@ def test_each_interruption_before_a_first_step_counts(tmp_path: Path) -> None:
 
 def ranged(folder: Path, *joins: float, **spec: object) -> Story:
     """A job of nodes 2-4 that has two hours of allocation; its nodes join so many seconds after its beginning."""
-    story = Story(folder, nodes=4, least_nodes=2, gpus_per_node=8, **spec).submitted().begins()
+    story = Story(folder, nodes=4, least_nodes=2, gpus_per_node=8, **spec).submitted(nodes=4).begins()
     for number, join in enumerate(joins):
         if join >= 30 and story.round is None:
             story.wait(T0 + 30 - story.t).round_starts().event("first_step", step=1)
@@ -302,6 +315,49 @@ def test_a_node_of_a_range_costs_from_when_it_came(
 
     assert book.gpu_hours == pytest.approx(gpu_hours)
     assert book.spare_gpu_hours == pytest.approx(spare_hours)
+
+
+@pytest.mark.parametrize(
+    ("event", "values"),
+    [
+        ("node_lost", {"host": "node2", "why": "slurm"}),
+        ("leader_revived", {"host": "node2", "moved_to": "node0"}),
+        ("signal", {"host": "node2", "name": "TERM", "meaning": "node_leaves"}),
+    ],
+    ids=["SLURM dropped it", "SLURM dropped the leader's", "its own job ended"],
+)
+def test_a_node_of_a_range_costs_until_it_is_no_more_the_runs(
+    tmp_path: Path, event: str, values: dict[str, object]
+) -> None:
+    """It counts to the moment at which it left, and again from when it joined again; one that is silent is held, and counts."""
+    story = ranged(tmp_path, 5, 20, 25)
+    story.wait(T0 + 3600 - story.t).event("node_lost", host="node1", why="silent").event(event, **values)
+    story.wait(1800).event("node_joined", node=2, host="node2", facts={}).wait(900)
+    story.event("node_joined", node=2, host="node2", facts={}).wait(900)
+    book = ledger(story.history(), story.t)
+
+    assert book.node_hours == pytest.approx(2 * 2 + 1 + 0.5)
+
+
+def test_each_attempt_costs_what_it_was_submitted_with(tmp_path: Path) -> None:
+    """Another number of nodes, GPUs or CPUs of a resubmission changes no hour of the attempts before it."""
+    now = {"nodes": 3, "gpus_per_node": 4, "cpus_per_task": 4, "tasks_per_node": 1}
+    story = Story(tmp_path, **now).submitted(nodes=1, tasks_per_node=2, gpus_per_node=2, cpus_per_task=1).begins()
+    story.wait(3600).event("attempt_ended").outcome("failed")
+    story.submitted(by="resubmit", **now).begins().wait(1800).event("attempt_ended").outcome("completed")
+    book = ledger(story.history(), story.t)
+
+    assert book.node_hours == pytest.approx(1 + 1.5)
+    assert book.gpu_hours == pytest.approx(2 + 6)
+    assert book.cpu_hours == pytest.approx(2 + 6)
+
+
+def test_what_an_older_submission_does_not_tell_is_as_in_the_spec(tmp_path: Path) -> None:
+    """Its event has the nodes alone: GPUs, CPUs and whether it took a range are those of today's spec."""
+    story = Story(tmp_path, nodes=4, gpus_per_node=8, cpus_per_task=2).submitted(nodes=1).begins().wait(3600)
+    book = ledger(story.history(), story.t)
+
+    assert (book.node_hours, book.gpu_hours, book.cpu_hours) == (1, 8, 4)
 
 
 def test_advice_comes_from_what_was_measured(tmp_path: Path) -> None:

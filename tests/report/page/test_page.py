@@ -18,7 +18,7 @@ from run_story import Story
 from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
 from launcher.report.model.runs import shown_job
-from launcher.report.model.series import Series, charts, metric_series, spreads
+from launcher.report.model.series import Series, charts, metric_series, spreads, usage
 from launcher.report.model.summary import summarise_history
 from launcher.report.model.timeline import Segment
 from launcher.report.page import page as page_module
@@ -155,6 +155,52 @@ def test_every_spike_and_nan_of_a_file_that_is_read_whole_is_told(
         assert note == "at least 1 value not finite"
 
 
+def test_a_gpu_that_was_never_used_is_drawn() -> None:
+    """Its 0 % throughout is what the page is to show; where no GPU was read there is no chart."""
+    samples = [{"t": float(k), "ranks": [{"rank": 0, "step": k, "gpu_percent": 0.0}]} for k in range(3)]
+
+    assert [one.y for one in usage(samples)["gpu"]] == [[0.0, 0.0, 0.0]] * 3
+    assert "gpu_memory" not in usage(samples)
+
+
+@pytest.mark.parametrize(
+    ("saves", "said"), [(400, ""), (401, "1 earlier event is not shown."), (630, "230 earlier events are not shown.")]
+)
+def test_events_that_are_left_out_are_counted(tmp_path: Path, saves: int, said: str) -> None:
+    """The newest 400 are listed; a reader learns that there are more."""
+    story = Story(tmp_path)
+    for step in range(saves):
+        story.event("saved", step=step)
+    h = story.history()
+    page = run_page(read_page_data(h, summarise_history(h, None, story.t), story.t), None, story.t)
+
+    assert page.count(said or "not shown.") == (1 if said else 0)
+
+
+def test_charts_and_tables_have_the_makers_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page names its zone, and hands the charts how far that is from UTC, also behind a change to winter time."""
+    change = 1_793_512_800.0  # 2026-11-01, 02:00 in New York
+    monkeypatch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
+    time.tzset()
+    try:
+        story = Story(tmp_path)
+        lines = [{"t": change + 600 * k, "ranks": [{"rank": 0, "cpu_percent": 5.0}]} for k in range(-60, 61)]
+        story.paths.samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        h = story.history()
+        page = run_page(
+            read_page_data(h, summarise_history(h, None, change + 86400), change + 86400), None, change + 86400
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    (chart,) = chart_data(page)
+    (begin, summer), (later, winter) = chart["ahead"]
+
+    assert "EST (UTC-0500)" in page
+    assert (summer, winter, begin) == (-4 * 3600, -5 * 3600, change - 36000)
+    assert 0 <= later - change <= 3600
+
+
 def test_thinning_keeps_spikes() -> None:
     """The highest and the lowest of each stretch stay."""
     many = Series("loss", [float(i) for i in range(10_000)], [1.0] * 10_000)
@@ -199,7 +245,9 @@ def test_thousands_of_attempts_are_drawn_soon(tmp_path: Path) -> None:
     """The newest 40 of 5,000 fill the width, in time that grows with the events; a narrow attempt is not hidden by marks."""
     story = Story(tmp_path).submitted()
     for number in range(5000):
-        story.wait(60).begins().wait(5).round_starts().wait(3).event("first_step", step=8 * number + 1).wait(400)
+        story.wait(60).begins().wait(5).round_starts(resume_step=8 * number or None).wait(3).event(
+            "first_step", step=8 * number + 1
+        ).wait(400)
         story.event("saved", step=8 * number + 8, seconds=2, reason="stop").event(
             "stopped", step=8 * number + 8, lost_steps=0
         )

@@ -11,11 +11,21 @@
 
   function two(n) { return (n < 10 ? "0" : "") + n; }
 
+  // A date whose fields here are those of the maker's clock at t, as in the tables; the reader may be in another zone.
+  function makers(chart) {
+    return function (t) {
+      var seconds = 0;
+      (chart.ahead || []).forEach(function (pair, i) { if (i === 0 || t >= pair[0]) seconds = pair[1]; });
+      var d = new Date((t + seconds) * 1000);
+      return new Date(d.getUTCFullYear(), d.getUTCMonth(), d.getUTCDate(), d.getUTCHours(), d.getUTCMinutes(), d.getUTCSeconds(), d.getUTCMilliseconds());
+    };
+  }
+
   // 24-hour clock; the day where ticks are a day or more apart, or where it changes.
-  function clocks(u, ticks) {
+  function clocks(date, ticks) {
     var before = null;
-    return ticks.map(function (t, i) {
-      var d = new Date(t * 1000), day = two(d.getMonth() + 1) + "-" + two(d.getDate()), gap = ticks.length > 1 ? ticks[1] - ticks[0] : 0;
+    return ticks.map(function (t) {
+      var d = date(t), day = two(d.getMonth() + 1) + "-" + two(d.getDate()), gap = ticks.length > 1 ? ticks[1] - ticks[0] : 0;
       var words = gap >= 86400 ? day : two(d.getHours()) + ":" + two(d.getMinutes()) + (gap < 60 ? ":" + two(d.getSeconds()) : "");
       var changed = before !== null && before !== day;
       before = day;
@@ -23,9 +33,9 @@
     });
   }
 
-  function moment(t) {
+  function moment(date, t) {
     if (t === null || t === undefined) return "–";
-    var d = new Date(t * 1000);
+    var d = date(t);
     return two(d.getMonth() + 1) + "-" + two(d.getDate()) + " " + two(d.getHours()) + ":" + two(d.getMinutes()) + ":" + two(d.getSeconds());
   }
 
@@ -55,18 +65,19 @@
   function options(chart, width) {
     var ink = colour("--soft"), line = colour("--line");
     var axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
-    var many = chart.series.length === 3 && chart.series[1].name === "mean";
+    var many = chart.series.length === 3 && chart.series[1].name === "mean", date = makers(chart);
     return {
+      tzDate: date,
       width: width, height: 230,
       scales: { x: { time: chart.x === "time" } },
       legend: { live: true },
       cursor: { sync: { key: chart.x }, points: { size: 6 } },
       axes: [
-        Object.assign({ size: chart.x === "time" ? 42 : 30 }, axis, { values: chart.x === "time" ? clocks : function (u, v) { return v.map(function (x) { return x.toLocaleString("en"); }); } }),
+        Object.assign({ size: chart.x === "time" ? 42 : 30 }, axis, { values: chart.x === "time" ? function (u, v) { return clocks(date, v); } : function (u, v) { return v.map(function (x) { return x.toLocaleString("en"); }); } }),
         Object.assign({ size: 62, values: function (u, v) { return v.map(short); } }, axis)
       ],
       hooks: { ready: [newest], setCursor: [function (u) { if (u.cursor.idx === null) newest(u); }] },
-      series: [chart.x === "time" ? { label: "time", value: function (u, v) { return moment(v); } } : { label: "step", value: function (u, v) { return v === null || v === undefined ? "–" : v.toLocaleString("en"); } }].concat(chart.series.map(function (s, i) {
+      series: [chart.x === "time" ? { label: "time", value: function (u, v) { return moment(date, v); } } : { label: "step", value: function (u, v) { return v === null || v === undefined ? "–" : v.toLocaleString("en"); } }].concat(chart.series.map(function (s, i) {
         var c = colour("--c" + (many ? 0 : i % 6));
         return {
           label: s.name, stroke: c, width: many && i !== 1 ? 0.6 : 1.5, alpha: many && i !== 1 ? 0.75 : 1,
