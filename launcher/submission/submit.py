@@ -17,13 +17,13 @@ from typing import Any, Literal, TypeVar
 from launcher.errors import SubmitError
 from launcher.frozen import frozen
 from launcher.run import index
+from launcher.run.held_signals import signals_held
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
-from launcher.submission.held_signals import signals_held
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _T = TypeVar("_T")

@@ -22,6 +22,7 @@ import psutil
 
 from launcher.errors import SubmitError
 from launcher.opening import open_to_append
+from launcher.run.held_signals import signals_held
 from launcher.run.processes import is_alive
 from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission.backends.slurm import python_path
@@ -113,7 +114,8 @@ class Foreground:
             words = ["-m", "launcher.node.agent", plan.run_dir, "--node", str(node)]
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"
-            with os.fdopen(open_to_append(log, 0o640), "ab") as out:
+            # No signal strikes before `kill` knows of what was started.
+            with os.fdopen(open_to_append(log, 0o640), "ab") as out, signals_held():
                 if plan.spec.share == "group":
                     os.fchmod(out.fileno(), 0o640)
                 try:

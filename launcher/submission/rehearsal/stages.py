@@ -17,6 +17,7 @@ from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
 from launcher.opening import open_to_append
+from launcher.run.held_signals import signals_held
 from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import environment_for_sbatch, job_environ
@@ -50,7 +51,8 @@ class Step:
 
     def start(self) -> None:
         """Start one per node. Raises SubmitError."""
-        with os.fdopen(open_to_append(self._log, 0o640), "ab") as log:
+        # No signal strikes before `kill` knows of what was started.
+        with os.fdopen(open_to_append(self._log, 0o640), "ab") as log, signals_held():
             try:
                 self._srun = subprocess.Popen(
                     self._words(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environment(),
@@ -157,8 +159,9 @@ def on_slurm(loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> It
     try:
         yield _granted(name, loaded, facts, tell)
     finally:
-        # By its name: SLURM may have granted it in the moment of ^C.
-        ask("scancel", f"--name={name}", f"--user={os.getuid()}")
+        # By its name: SLURM may have granted it in the moment of ^C. And a second ^C must not leave it.
+        with signals_held():
+            ask("scancel", f"--name={name}", f"--user={os.getuid()}", apart=True)
 
 
 def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> Stage:
