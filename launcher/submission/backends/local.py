@@ -155,14 +155,11 @@ class Foreground:
             if agent.poll() is None:
                 agent.send_signal(signal.SIGTERM)
 
-    def wait(self, timeout_s: float = 60.0) -> None:
-        """Wait until every agent has ended by itself, or ``timeout_s`` has passed."""
+    def wait(self, given_up: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait until every agent has ended by itself, ``given_up`` says so, or ``timeout_s`` has passed."""
         end = time.monotonic() + timeout_s
-        for agent in self.agents:
-            try:
-                agent.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return
+        while self.alive() and not given_up() and time.monotonic() < end:
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """Kill every agent and wait until their workers, which end with them (PDEATHSIG), have ended, too."""
