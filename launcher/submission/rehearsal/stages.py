@@ -89,19 +89,20 @@ class Step:
         return re.sub(r"^srun: (error: )?", "", lines[-1]) if lines else ""
 
     def kill(self) -> None:
-        """Kill those that still run: the step alone, the allocation stays."""
+        """Kill those that still run: the step alone, the allocation stays. A second ^C does not keep it from that."""
         if self._srun is None or self._srun.poll() is not None:
             return
-        steps = ask("squeue", "--noheader", "--steps", f"--jobs={self._job_id}", "--format=%i %j")
-        for line in steps.out.splitlines():
-            step, _, name = line.strip().partition(" ")
-            if name.strip() == self._plan.spec.id:
-                ask("scancel", "--signal=KILL", step)
-        try:
-            self._srun.wait(10)
-        except subprocess.TimeoutExpired:
-            self._srun.kill()
-            self._srun.wait()
+        with signals_held():
+            steps = ask("squeue", "--noheader", "--steps", f"--jobs={self._job_id}", "--format=%i %j", apart=True)
+            for line in steps.out.splitlines():
+                step, _, name = line.strip().partition(" ")
+                if name.strip() == self._plan.spec.id:
+                    ask("scancel", "--signal=KILL", step, apart=True)
+            try:
+                self._srun.wait(10)
+            except subprocess.TimeoutExpired:
+                self._srun.kill()
+                self._srun.wait()
 
 
 Agents: TypeAlias = Foreground | Step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -47,10 +48,14 @@ def test_a_second_ctrl_c_leaves_no_allocation(
     assert int((tmp_path / "session").read_text()) != os.getsid(0), "Ctrl-C in the terminal reaches it"
 
 
+@pytest.mark.parametrize("again", [False, True])
 def test_ctrl_c_while_srun_is_started_leaves_no_step(
-    command: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """It was not known yet, and in a session of its own it hears no Ctrl-C: its agents ran on in the user's allocation."""
+    """It was not known yet, and in a session of its own it hears no Ctrl-C: its agents ran on in the user's allocation.
+
+    Nor does a second one, while the step is ended.
+    """
     command("squeue", "echo 7.0 x")
     command("scancel", f"kill -KILL $(cat {tmp_path}/pid)")
     command("srun", "exec sleep 600")
@@ -77,6 +82,9 @@ def test_ctrl_c_while_srun_is_started_leaves_no_step(
     step = stages.Step(made, "7")  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         step.start()
-    step.kill()
+    if again:
+        command("squeue", "kill -INT $PPID; sleep 1; echo 7.0 x")
+    with pytest.raises(KeyboardInterrupt) if again else contextlib.nullcontext():
+        step.kill()
 
     assert started[0].poll() == -signal.SIGKILL
