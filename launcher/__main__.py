@@ -1,10 +1,21 @@
-"""``python -m launcher``: the command, where its script is not on the PATH."""
+"""The command's start, of its script and of ``python -m launcher``: there is nothing to take back while modules are imported."""
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from launcher.cli.main import main
+
+def main() -> int:
+    """Run the command line and return the exit code. Ctrl-C ends the process without a word until the command has been imported."""
+    if waits := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from launcher.cli import main as command
+
+    if waits:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return command.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,7 +17,7 @@ ROOMS = (
     "training.ddp", "training.process", "training.checkpoint", "training.step", "training.folder", "training.evaluation",
     "training.worker", "training.attach", "training.task", "training.loop", "training.start",
     "node.wire", "node.policy", "node.checkpoints", "node.forkserver", "node.sidecars", "node.allocation", "node.leader", "node.agent",
-    "submission.facts", "submission.plan", "submission.folder", "submission.backends", "submission.liveness", "submission.held_signals",
+    "submission.facts", "submission.plan", "submission.folder", "submission.backends", "submission.liveness",
     "submission.dependencies", "submission.hold_link", "submission.cancel", "submission.submit", "submission.rehearsal", "submission.resubmit",
     "submission.reruns", "submission.sweeps",
     "report.formats", "report.model", "report.text", "report.diagnosis", "report.live", "report.page", "report.site",

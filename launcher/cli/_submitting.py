@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,9 +41,9 @@ def plan_job(loaded: LoadedJob, facts: Facts) -> SubmissionPlan:
     return made
 
 
-def submit_job(loaded: LoadedJob, facts: Facts, *, job_id: str | None = None) -> Submitted:
-    """Plan a job and submit it: exactly what `plan` prints."""
-    return submit_run(partial(plan_job, loaded), facts, argv=sys.argv, job_id=job_id)
+def submit_job(loaded: LoadedJob, facts: Facts, **how: Any) -> Submitted:
+    """Plan a job and submit it: exactly what `plan` prints. ``how``: as `submit_run` takes it."""
+    return submit_run(partial(plan_job, loaded), facts, argv=sys.argv, **how)
 
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:

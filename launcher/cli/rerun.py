@@ -38,17 +38,23 @@ def command(run: str, words: tuple[str, ...], detach: bool) -> None:
     from launcher.cli._output import handling
     from launcher.submission.hold_link import hold_link
     from launcher.submission.reruns.submit_rerun import hold_of, make_rerun
+    from launcher.submission.submit import Submitted, forget_run
     from launcher.submission.sweeps.points import single
 
     named = single(run)
     hold = hold_of(named)
     loaded = job_or_own(named, words)
     _await_hold(hold)
-    with hold_link(hold) as link:
-        following = _Following(make_rerun(loaded, hold, sys.argv), hold, link)
-        with handling({signal.SIGINT: following.interrupt, signal.SIGTERM: following.interrupt}):
-            if not following.start() or not detach:
-                following.follow()
+    made, following = list[Submitted](), None
+    try:
+        with hold_link(hold) as link:
+            following = _Following(make_rerun(loaded, hold, sys.argv, made.append), hold, link)
+            with handling({signal.SIGINT: following.interrupt, signal.SIGTERM: following.interrupt}):
+                if not following.start() or not detach:
+                    following.follow()
+    finally:
+        if made and not (following and following.asked):
+            forget_run(made[0].paths)
 
 
 def _await_hold(hold: RunPaths) -> None:
@@ -81,6 +87,8 @@ class _Following:
         self._hold = hold
         self._link: HoldLink | None = link
         self._interrupts = self._handled = 0
+        self.asked = False
+        """The hold's leader has been asked to run it."""
         self._finished: dict[str, Any] | None = None
         """How it ended, as the hold's leader says."""
 
@@ -95,11 +103,14 @@ class _Following:
         """
         from launcher.cli._submitting import below_here
         from launcher.node.wire.hold_messages import RerunAccepted, RerunRefused, StartRerun
+        from launcher.run.held_signals import signals_held
         from launcher.submission.submit import forget_run
 
         run, spec, began, told = self._paths.id, self._spec, time.monotonic(), False
         assert self._link is not None  # noqa: S101  (it is lost in `_heed` alone)
-        self._link.send(StartRerun(run=run, nodes=spec.needed_nodes, most_nodes=spec.all_nodes))
+        with signals_held():
+            self._link.send(StartRerun(run=run, nodes=spec.needed_nodes, most_nodes=spec.all_nodes))
+            self.asked = True
         while not isinstance(said := self._heed(), RerunAccepted):
             if isinstance(said, RerunRefused):
                 forget_run(self._paths)

@@ -29,11 +29,13 @@ def command(words: tuple[str, ...]) -> None:
     from launcher.cli._output import handling
     from launcher.cli._submitting import below_here, planning_facts, submit_job
     from launcher.submission.backends.local import Foreground
+    from launcher.submission.submit import Submitted, forget_run
 
     loaded = load_job_words(words)
-    one = submit_job(loaded, planning_facts(loaded, "local"), job_id=str(os.getpid()))
-    agents = Foreground(one.plan)
+    facts, made, agents = planning_facts(loaded, "local"), list[Submitted](), None
     try:
+        one = submit_job(loaded, facts, job_id=str(os.getpid()), recorded=made.append)
+        agents = Foreground(one.plan)
         stop = _Stop(one.paths, agents)
         with handling(stop.handlers()):
             agents.start()
@@ -41,9 +43,12 @@ def command(words: tuple[str, ...]) -> None:
             outcome = stop.follow(
                 [*one.plan.summary, f"{one.plan.spec.id} runs here; Ctrl-C saves and stops. Logs: {logs}"]
             )
-        agents.wait()
+            agents.wait(stop.kills)  # they may have news of the end to deliver
     finally:
-        agents.kill()
+        if agents is not None:
+            agents.kill()
+        if made and not (agents and agents.agents):
+            forget_run(made[0].paths)
     report_end(one.paths, outcome)
 
 
@@ -68,6 +73,10 @@ class _Stop:
             handlers[signal.SIGHUP] = self._hang_up
         return handlers
 
+    def kills(self) -> bool:
+        """Whether Ctrl-C was pressed so often that nothing is waited for."""
+        return self._count > 2
+
     def follow(self, lines: list[str]) -> dict[str, Any]:
         """Print ``lines`` and follow the run until it has an outcome; write one where it was stopped before its leader could."""
         from launcher.cli._follow_run import follow_run
@@ -90,7 +99,7 @@ class _Stop:
                 _silence(streams.pop(0))  # standard error may still have a reader
                 if not self._stopped:
                     self._asked.append(self._save)
-        why = "it was killed" if self._count > 2 else "it was stopped before it started"
+        why = "it was killed" if self.kills() else "it was stopped before it started"
         write_cancelled([self._paths], why)
         return read_outcome(self._paths.outcome) or {"state": "cancelled", "reason": why}  # none on a full disk
 

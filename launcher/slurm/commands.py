@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from launcher.frozen import frozen
+from launcher.run.held_signals import signals_held
 from launcher.slurm.carry import VARIABLE, carry
 
 _BUSY = re.compile(
@@ -80,21 +81,25 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def ask(
-    *words: str, timeout_s: float = 30.0, environ: Mapping[str, str] | None = None, cwd: str | None = None
+    *words: str,
+    timeout_s: float = 30.0,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    apart: bool = False,
 ) -> Answer:
-    """Run one of SLURM's commands once, in the folder ``cwd``. Never raises: the answer says what went wrong."""
+    """Run one of SLURM's commands once, in the folder ``cwd``. Never raises: the answer says what went wrong.
+
+    ``apart``: Ctrl-C in the terminal does not reach it.
+    """
+    process: subprocess.Popen[str] | None = None
     try:
-        with spared():
+        with signals_held(), spared():  # none strikes before the started command is known
             process = subprocess.Popen(
                 list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                errors="replace", env=clean_environment(environ), cwd=cwd,
+                errors="replace", env=clean_environment(environ), cwd=cwd, start_new_session=apart,
             )  # fmt: skip
-        with process:
-            try:
-                out, err = process.communicate(timeout=timeout_s)
-            except BaseException:
-                process.kill()
-                raise
+        out, err = process.communicate(timeout=timeout_s)
+        return Answer(words, process.returncode, out, err)
     except FileNotFoundError:
         # From a container the batch script's courier asks.
         carried = carry(words, timeout_s=timeout_s, environ=environ)
@@ -105,7 +110,10 @@ def ask(
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:
         return Answer(words, None, err=str(error))
-    return Answer(words, process.returncode, out, err)
+    finally:
+        if process is not None:
+            with process:
+                process.kill()  # one that has ended gets no signal
 
 
 @contextlib.contextmanager

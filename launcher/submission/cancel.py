@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from launcher.errors import LauncherError, RunDirError, SiteError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines
-from launcher.run.events import AttemptStarted
+from launcher.run.events import AttemptStarted, RunSubmitted, SignalReceived
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import forget_request, read_outcome
@@ -194,4 +194,20 @@ def _gone(paths: RunPaths, where: RunLocation, job: str, waits: bool) -> bool:
             write_cancelled([paths], f"`launcher cancel` ended it {when}" if waits else "`launcher cancel` ended it")
             return True
         time.sleep(0.5)
+        if where.backend != "slurm" and not _heard(paths):
+            with contextlib.suppress(StateError):  # it has just ended
+                where.cancel()
+    return False
+
+
+def _heard(paths: RunPaths) -> bool:
+    """Whether the leader of a local run has noted a signal since the run was last submitted.
+
+    submitit's controller hands TERM on to the tasks that it has started: one that comes before that is lost.
+    """
+    for event in reversed(event_lines.read(paths.events)):
+        if isinstance(event, RunSubmitted):
+            break
+        if isinstance(event, SignalReceived):
+            return True
     return False

@@ -19,6 +19,7 @@ from launcher.run import event_lines, index
 from launcher.run.after import Predecessor
 from launcher.run.events import FirstStep, RerunEnded, RerunStarted, Saved
 from launcher.run.files import read_object
+from launcher.run.held_signals import signals_held
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_end, read_outcome, read_submission
@@ -31,7 +32,6 @@ from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import alone_with, left_behind, put_left_back, replacing
-from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan

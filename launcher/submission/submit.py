@@ -17,13 +17,13 @@ from typing import Any, Literal, TypeVar
 from launcher.errors import SubmitError
 from launcher.frozen import frozen
 from launcher.run import index
+from launcher.run.held_signals import signals_held
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
-from launcher.submission.held_signals import signals_held
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _T = TypeVar("_T")
@@ -52,11 +52,13 @@ def submit_run(
     argv: Sequence[str] = (),
     job_id: str | None = None,
     listed: bool = True,
+    recorded: Callable[[Submitted], None] = lambda _: None,
 ) -> Submitted:
     """Make a folder, fill it, hand the run over. On any failure, Ctrl-C included, nothing is left, neither queued nor on disk.
 
     ``job_id`` stops short of starting a run: the caller starts the agents itself, in that job of its own or, for a local
-    plan, as children of the process of that id.
+    plan, as children of the process of that id. ``recorded`` is told of the run before any signal that came takes effect: a caller that
+    is interrupted then knows of a run that nobody runs (`forget_run`).
 
     ``listed=False`` keeps its name out of the index. Raises RunDirError, SnapshotError or SubmitError.
     """
@@ -76,13 +78,16 @@ def submit_run(
             undo.callback(index.unregister, root.name)
         interrupted()
         undo.pop_all()
-    return Submitted(plan, job_id)
+        one = Submitted(plan, job_id)
+        recorded(one)
+    return one
 
 
 def forget_run(paths: RunPaths) -> None:
     """Take away a run that was made and never began: its folder, and its name in the list of runs."""
-    index.unregister(paths.id)
-    shutil.rmtree(paths.root, ignore_errors=True)
+    with signals_held():
+        index.unregister(paths.id)
+        shutil.rmtree(paths.root, ignore_errors=True)
 
 
 def take_back(plan: SubmissionPlan, job_id: str) -> None:

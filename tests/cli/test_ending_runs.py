@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,9 @@ from launcher.cli.watch import _save_and_end
 from launcher.run import event_lines, index
 from launcher.run import state as state_files
 from launcher.run.paths import RunPaths
+from launcher.run.processes import mark_of
 from launcher.run.state import read_outcome, write_outcome
+from launcher.submission import cancel
 from launcher.submission.folder.run_folder import alone_with
 
 
@@ -56,6 +62,26 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
     index.register(made.paths.root)
     return made
+
+
+@contextlib.contextmanager
+def running_here(paths: RunPaths, script: str) -> Iterator[subprocess.Popen[str]]:
+    """A shell that is the process of a local run; it has begun when it has said ``ready``."""
+    env = {**os.environ, "LAUNCHER_RUN_DIR": str(paths.root)}
+    with subprocess.Popen(["/bin/bash", "-c", script], env=env, stdout=subprocess.PIPE, text=True) as process:
+        said = {
+            "backend": "local",
+            "host": socket.gethostname(),
+            "pid": process.pid,
+            "pid_started": mark_of(process.pid),
+        }
+        paths.submission.write_text(json.dumps({**said, "submitted_t": 0.0}))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _verb(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> str:
@@ -114,6 +140,34 @@ def test_a_running_run_is_asked_to_save(site: Site, end: End, capsys: pytest.Cap
     assert site.asked.read_text() == "--signal=USR2 42\n"
     assert site.request() is True
     assert read_outcome(site.paths.outcome) is None
+
+
+def test_a_local_run_is_sent_term_until_it_is_heard(site: Site) -> None:
+    """submitit's controller hands on to nobody what comes before its tasks are started: the run trained on, said to be cancelled.
+
+    What was heard before the run was submitted again does not count.
+    """
+    event_lines.append(site.paths.events, an_event("signal", host="here", name="TERM", meaning="cancelled"))
+    event_lines.append(site.paths.events, an_event("submitted", job_id="1", by="resubmit"))
+    with running_here(site.paths, "trap 'trap - TERM' TERM; echo ready; while :; do sleep 0.05; done") as process:
+        done = cancel.cancel_run(site.paths, save=False)
+
+        assert done == cancel.Cancelled(f"{site.paths.id} is cancelled", over=True)
+        assert process.wait() == -signal.SIGTERM
+    assert (read_outcome(site.paths.outcome) or {})["state"] == "cancelled"
+
+
+def test_a_local_run_whose_leader_hears_signals_is_sent_term_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one is an event of the run."""
+    event_lines.append(site.paths.events, an_event("signal", host="here", name="HUP", meaning="nothing"))
+    monkeypatch.setattr(cancel, "_WAIT_S", 2.0)
+    with running_here(site.paths, "trap 'echo TERM' TERM; echo ready; while :; do sleep 0.05; done") as process:
+        done = cancel.cancel_run(site.paths, save=False)
+        process.kill()
+        assert process.stdout is not None
+
+        assert process.stdout.read() == "TERM\n"
+    assert done == cancel.Cancelled(f"{site.paths.id} is being cancelled", over=False)
 
 
 @both

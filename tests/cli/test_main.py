@@ -251,6 +251,22 @@ def test_interrupting_is_polite() -> None:
     assert (process.returncode, err.strip()) == (130, "stopped")
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_interrupting_the_commands_own_imports_is_polite(tmp_path: Path, ignored: bool) -> None:
+    """Half a second in which Ctrl-C was a traceback; a shell shows the end by it as 130. Behind nohup or `&` it stays ignored."""
+    (tmp_path / "click.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('goes on', flush=True)\nos._exit(3)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(main_module.__file__).parents[2]}"}
+    trap = "trap '' INT; " if ignored else ""
+    words = ["/bin/bash", "-c", f'{trap}exec "$@"', "bash", sys.executable, "-m", "launcher", "ls"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+
+    assert (done.returncode, done.stdout, done.stderr) == (
+        (3, "goes on\n", "") if ignored else (-signal.SIGINT, "", "")
+    )
+
+
 def test_interrupting_is_polite_while_a_dataclass_is_made() -> None:
     """A KeyboardInterrupt within an exec(), where Python would end `python -m` by the signal, ends with 130 too."""
     Path("interrupted.py").write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from launcher.cli import rerun
 from launcher.cli.rerun import _Following
 from launcher.errors import RunCancelledError, RunFailedError, StateError
 from launcher.node.wire.hold_messages import RerunAccepted, RerunFinished, RerunRefused, StartRerun, StopRerun
 from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
+from launcher.submission.reruns import submit_rerun
 
 RUN, HOLD = "toy-1126-2000-abc", "hold-toy-1126-1900-xyz"
 
@@ -114,6 +117,36 @@ def test_a_run_that_ends_before_it_has_begun_is_told(paths: RunPaths) -> None:
     assert not command.start()
     with pytest.raises(RunCancelledError, match="was cancelled: The user ran it"):
         command.follow()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_interrupted_rerun_of_which_its_hold_knows_nothing_is_forgotten(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Nobody would run it, and it was listed as running in its hold; one that the hold was asked to run stays."""
+
+    def make(*given: Any) -> Any:
+        one = SimpleNamespace(paths=paths, plan=SimpleNamespace(spec=SimpleNamespace(needed_nodes=2, all_nodes=2)))
+        given[-1](one)
+        if not asked:
+            raise KeyboardInterrupt
+        return one
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(paths.root.parent / "state"))
+    monkeypatch.setattr(submit_rerun, "make_rerun", make)
+    monkeypatch.setattr(submit_rerun, "hold_of", lambda run: run.beside(HOLD))
+    monkeypatch.setattr("launcher.submission.sweeps.points.single", lambda _: paths)
+    monkeypatch.setattr("launcher.submission.hold_link.hold_link", lambda _: contextlib.nullcontext(Link(interrupt)))
+    monkeypatch.setattr(rerun, "job_or_own", lambda *_: None)
+    monkeypatch.setattr(rerun, "_await_hold", lambda _: None)
+    assert rerun.command.callback is not None
+    with pytest.raises(KeyboardInterrupt):
+        rerun.command.callback(RUN, (), False)
+
+    assert paths.root.exists() == asked
 
 
 def test_nothing_is_left_of_a_refused_run_and_a_lost_one_is_not_touched(paths: RunPaths) -> None:

@@ -188,6 +188,80 @@ def test_ctrl_c_stops_the_run_and_is_exit_code_9(tmp_path: Path, env: dict[str, 
     _until(lambda: not _processes(_the_run(tmp_path).root), "the run's processes to end")
 
 
+STRUCK = """
+import os, sys
+from launcher.cli import _submitting
+from launcher.submission import submit
+
+moment, number = sys.argv[1], int(sys.argv[2])
+
+def record(*given, real=submit.record, **how):
+    os.kill(os.getpid(), number)
+    real(*given, **how)
+
+def submit_job(*given, real=_submitting.submit_job, **how):
+    one = real(*given, **how)
+    os.kill(os.getpid(), number)
+    return one
+
+if moment == "while it is recorded":
+    submit.record = record
+else:
+    _submitting.submit_job = submit_job
+from launcher.cli.main import main
+sys.exit(main(["run", "train.py"]))
+"""
+BETWEEN = ("while it is recorded", "before its agents start")
+
+
+@pytest.mark.parametrize("moment", BETWEEN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_ends_before_its_agents_start_leaves_no_run(
+    tmp_path: Path, env: dict[str, str], moment: str, number: signal.Signals
+) -> None:
+    """Nobody would run it: it was listed as pending, and minutes later as one whose leader had died."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    words = [sys.executable, "-c", STRUCK, moment, str(int(number))]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=WAIT_S)
+
+    assert done.returncode == (130 if number == signal.SIGINT else -number), done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert subprocess.run([*WORDS[:-1], "ls"], env=env, capture_output=True, text=True, check=True).stdout.startswith(
+        "no runs"
+    )
+
+
+STRUCK_AT_THE_END = """
+import os, signal, sys
+from launcher.submission.backends.local import Foreground
+
+def wait(self, *given, real=Foreground.wait):
+    for _ in range(int(sys.argv[1])):
+        os.kill(os.getpid(), signal.SIGINT)
+    looks = []
+    self.alive = lambda: looks.append(1) or len(looks) < 5
+    real(self, *given)
+    del self.alive
+    open(f"looked-{len(looks)}", "w")
+
+Foreground.wait = wait
+from launcher.cli.main import main
+sys.exit(main(["run", "train.py", "preflight=false"]))
+"""
+
+
+@pytest.mark.parametrize(("presses", "then"), [(1, "looked-5"), (3, "looked-1")])
+def test_ctrl_c_after_the_end_does_not_change_it(tmp_path: Path, env: dict[str, str], presses: int, then: str) -> None:
+    """Agents still deliver news of it: the exit code is that of the run, and only the third Ctrl-C waits no longer."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    words = [sys.executable, "-c", STRUCK_AT_THE_END, str(presses)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=WAIT_S)
+
+    assert done.returncode == 0, done.stderr
+    assert (read_outcome(_the_run(tmp_path).outcome) or {})["state"] == "completed"
+    assert (tmp_path / then).exists()
+
+
 def test_a_killed_command_takes_the_run_along(tmp_path: Path, env: dict[str, str]) -> None:
     """kill -9 of `launcher run`: agents, fork servers and workers end."""
     (tmp_path / "slow.py").write_text(

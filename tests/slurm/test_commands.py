@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +82,30 @@ def test_a_steps_signals_do_not_kill_its_commands(on_path: Path) -> None:
 
     assert ask("scontrol").out == "still here\n"
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_command_is_started_ends_it(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, number: int
+) -> None:
+    """A verb's handler raises KeyboardInterrupt: a salloc that went on behind it held nodes that nobody used."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*given: Any, real: type[subprocess.Popen[str]] = subprocess.Popen, **options: Any) -> Any:
+        started.append(real(*given, **options))
+        os.kill(os.getpid(), number)
+        return started[0]
+
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, interrupt)))
+    monkeypatch.setattr("launcher.slurm.commands.subprocess.Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        ask("sleep", "600")
+
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_a_killed_command_is_no_answer(on_path: Path) -> None:

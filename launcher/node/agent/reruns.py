@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 import traceback
@@ -148,7 +149,7 @@ class Reruns:
         except ValueError as error:
             raise RunDirError(str(error)) from None
         spec, secret, passed = await asyncio.to_thread(self._read, paths)
-        environ = await asyncio.to_thread(self._environ_of, spec, passed)
+        environ = await self._environ_of(spec, passed)
         # Its leader's trackers and notifications read theirs in this process.
         with _environment({**environ, **spec.variables, **passed}):
             restarted = await self._fit_server(spec, passed, environ)
@@ -183,13 +184,13 @@ class Reruns:
 
     # --- the fork server ---
 
-    def _environ_of(self, spec: RunSpec, passed: Mapping[str, str]) -> dict[str, str]:
+    async def _environ_of(self, spec: RunSpec, passed: Mapping[str, str]) -> dict[str, str]:
         """Return the environment in which the rerun's job would start its agents. Raises RunDirError where its setup lines fail.
 
         The hold's own lines have been run: those of the rerun begin with them (`launcher.submission.reruns`).
         """
         more = spec.setup[len(self._hold.setup) :]
-        environ = _after_setup(more, self._environ, list(passed.values())) if more else self._environ
+        environ = await _after_setup(more, self._environ, list(passed.values())) if more else self._environ
         return {**environ, "PYTHONPATH": _path(environ.get("PYTHONPATH", ""), self._hold, spec)}
 
     async def _fit_server(self, spec: RunSpec, passed: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
@@ -244,25 +245,48 @@ def _path(path: str, hold: RunSpec, spec: RunSpec) -> str:
     return os.pathsep.join([first, *spec.code_path, *others])
 
 
-def _after_setup(lines: list[str], environ: Mapping[str, str], secrets: list[str]) -> dict[str, str]:
-    """Return the environment after the shell ``lines``. Raises RunDirError when one fails to leave any."""
+async def _after_setup(lines: list[str], environ: Mapping[str, str], secrets: list[str]) -> dict[str, str]:
+    """Return the environment after the shell ``lines``. Raises RunDirError when one fails to leave any.
+
+    Cancelled, it ends the shell with everything in it.
+    """
     text = "\n".join(["{ :", *lines, "} >&2", "env -0"])
+    folder = environ.get("SLURM_SUBMIT_DIR") or environ.get("LAUNCHER_SUBMIT_DIR") or "/"
     # No pipe for errors: it would be waited for as long as something in the background holds it.
     with tempfile.TemporaryFile() as errors:
         try:
-            done = subprocess.run(
+            # One that does not answer must keep a thread waiting, not this process.
+            await asyncio.to_thread(os.stat, folder)
+            # Not asyncio's: cancelled while it starts a process, it kills that one alone.
+            shell = subprocess.Popen(
                 ["/bin/bash", "-c", text], env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                cwd=environ.get("SLURM_SUBMIT_DIR") or environ.get("LAUNCHER_SUBMIT_DIR") or "/", timeout=_SETUP_S, check=False,
+                cwd=folder, start_new_session=True,
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             raise RunDirError(f"environment.setup failed: {error}") from None
+        told = await _told(shell)
         errors.seek(0)
         last = redact(errors.read().decode(errors="replace"), secrets).strip().splitlines()[-1:]
-    pairs = (entry.partition(b"=") for entry in done.stdout.split(b"\0") if entry)
+    pairs = (entry.partition(b"=") for entry in told.split(b"\0") if entry)
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     if not found:
-        raise RunDirError(f"environment.setup failed: {last[0] if last else f'exit code {done.returncode}'}")
+        raise RunDirError(f"environment.setup failed: {last[0] if last else f'exit code {shell.returncode}'}")
     return found
+
+
+async def _told(shell: subprocess.Popen[bytes]) -> bytes:
+    """Return what the shell prints to its end. Raises RunDirError where it does not end; then, or cancelled, its session is killed."""
+    telling = asyncio.ensure_future(asyncio.to_thread(shell.communicate))
+    try:
+        await asyncio.wait({telling}, timeout=_SETUP_S)
+        if not telling.done():
+            raise RunDirError(f"environment.setup failed: it did not end within {_SETUP_S:.0f} s")
+    finally:
+        if not telling.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            await asyncio.wait({telling}, timeout=1.0)
+    return telling.result()[0]
 
 
 @contextlib.contextmanager

@@ -20,6 +20,10 @@ from typing import Any
 import psutil
 
 _PATIENCE_S = 1.0
+_OF_SLURM = (signal.SIGTERM, signal.SIGUSR2)
+"""They come when the allocation ends."""
+_OF_OTHERS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU)
+"""They would end this process alone: a terminal that closes, somebody's kill, a limit of CPU time."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -38,16 +42,17 @@ def main(words: Sequence[str]) -> int:
     def end(number: int, _: Any) -> None:
         nonlocal ending
         ending = True
-        print(
-            f"\nlauncher shell: the allocation is ending ({signal.Signals(number).name}): the command is stopped",
-            file=sys.stderr,
-        )
+        name = signal.Signals(number).name
+        why = f"the allocation is ending ({name})" if number in _OF_SLURM else f"{name} came"
+        with contextlib.suppress(OSError):  # the terminal may be closed
+            os.write(2, f"\nlauncher shell: {why}: the command is stopped\n".encode())
         if child is not None:
             _end(child.pid)
 
     # Before the command starts: without them a signal in its first moments would end this process and leave the command.
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, end)
+    for number in (*_OF_SLURM, *_OF_OTHERS):
+        if number in _OF_SLURM or signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the command goes on
+            signal.signal(number, end)
     try:
         child = subprocess.Popen(list(words), env={**os.environ, **passed})
     except OSError as error:

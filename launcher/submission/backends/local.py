@@ -22,6 +22,7 @@ import psutil
 
 from launcher.errors import SubmitError
 from launcher.opening import open_to_append
+from launcher.run.held_signals import signals_held
 from launcher.run.processes import is_alive
 from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission.backends.slurm import python_path
@@ -113,7 +114,8 @@ class Foreground:
             words = ["-m", "launcher.node.agent", plan.run_dir, "--node", str(node)]
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"
-            with os.fdopen(open_to_append(log, 0o640), "ab") as out:
+            # No signal strikes before `kill` knows of what was started.
+            with os.fdopen(open_to_append(log, 0o640), "ab") as out, signals_held():
                 if plan.spec.share == "group":
                     os.fchmod(out.fileno(), 0o640)
                 try:
@@ -153,14 +155,11 @@ class Foreground:
             if agent.poll() is None:
                 agent.send_signal(signal.SIGTERM)
 
-    def wait(self, timeout_s: float = 60.0) -> None:
-        """Wait until every agent has ended by itself, or ``timeout_s`` has passed."""
+    def wait(self, given_up: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait until every agent has ended by itself, ``given_up`` says so, or ``timeout_s`` has passed."""
         end = time.monotonic() + timeout_s
-        for agent in self.agents:
-            try:
-                agent.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return
+        while self.alive() and not given_up() and time.monotonic() < end:
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """Kill every agent and wait until their workers, which end with them (PDEATHSIG), have ended, too."""

@@ -17,8 +17,9 @@ from launcher.submission.plan.job_place import JobPlace
 KEEP_SHELL = "told=; trap told=TERM TERM; trap : USR2 USR1 HUP INT"
 # The log outlives requeues: what srun says of tasks that end early counts for this life of the allocation alone.
 MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
-# A signal before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
-# across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
+# A signal before the agent has its handlers would end the job FAILED, never requeued; one in the courier's first moments would
+# leave the leader without SLURM's commands. Ignored signals stay ignored across exec. `env --ignore-signal` does
+# the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
 IGNORE = 'trap "" TERM USR2 USR1 HUP INT'
 _TEARDOWN_AGAIN_S = 5
 _AGAIN = ("--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--output=/dev/null")
@@ -68,7 +69,7 @@ def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
         f'"$outside" -c "import sys; sys.exit(sys.version_info < (3, 10))" || {{ echo "{_OLD}" >&2; exit 1; }}',
         "fi",
         f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",
-        f'(trap \'\' TERM USR2; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
+        f'({IGNORE}; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
         "courier=$!",
     ]
 

@@ -17,6 +17,7 @@ from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
 from launcher.opening import open_to_append
+from launcher.run.held_signals import signals_held
 from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import environment_for_sbatch, job_environ
@@ -50,7 +51,8 @@ class Step:
 
     def start(self) -> None:
         """Start one per node. Raises SubmitError."""
-        with os.fdopen(open_to_append(self._log, 0o640), "ab") as log:
+        # No signal strikes before `kill` knows of what was started.
+        with os.fdopen(open_to_append(self._log, 0o640), "ab") as log, signals_held():
             try:
                 self._srun = subprocess.Popen(
                     self._words(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environment(),
@@ -87,19 +89,20 @@ class Step:
         return re.sub(r"^srun: (error: )?", "", lines[-1]) if lines else ""
 
     def kill(self) -> None:
-        """Kill those that still run: the step alone, the allocation stays."""
+        """Kill those that still run: the step alone, the allocation stays. A second ^C does not keep it from that."""
         if self._srun is None or self._srun.poll() is not None:
             return
-        steps = ask("squeue", "--noheader", "--steps", f"--jobs={self._job_id}", "--format=%i %j")
-        for line in steps.out.splitlines():
-            step, _, name = line.strip().partition(" ")
-            if name.strip() == self._plan.spec.id:
-                ask("scancel", "--signal=KILL", step)
-        try:
-            self._srun.wait(10)
-        except subprocess.TimeoutExpired:
-            self._srun.kill()
-            self._srun.wait()
+        with signals_held():
+            steps = ask("squeue", "--noheader", "--steps", f"--jobs={self._job_id}", "--format=%i %j", apart=True)
+            for line in steps.out.splitlines():
+                step, _, name = line.strip().partition(" ")
+                if name.strip() == self._plan.spec.id:
+                    ask("scancel", "--signal=KILL", step, apart=True)
+            try:
+                self._srun.wait(10)
+            except subprocess.TimeoutExpired:
+                self._srun.kill()
+                self._srun.wait()
 
 
 Agents: TypeAlias = Foreground | Step
@@ -157,8 +160,9 @@ def on_slurm(loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> It
     try:
         yield _granted(name, loaded, facts, tell)
     finally:
-        # By its name: SLURM may have granted it in the moment of ^C.
-        ask("scancel", f"--name={name}", f"--user={os.getuid()}")
+        # By its name: SLURM may have granted it in the moment of ^C. And a second ^C must not leave it.
+        with signals_held():
+            ask("scancel", f"--name={name}", f"--user={os.getuid()}", apart=True)
 
 
 def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> Stage:

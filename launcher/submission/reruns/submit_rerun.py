@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -13,6 +13,7 @@ from launcher.config.document.source import COMMAND_LINE
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, StateError
 from launcher.run import index
+from launcher.run.held_signals import signals_held
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -44,8 +45,13 @@ def hold_of(paths: RunPaths) -> RunPaths:
     return hold
 
 
-def make_rerun(loaded: LoadedJob, hold: RunPaths, argv: Sequence[str]) -> submit.Submitted:
-    """Make the folder of a run that is to train in ``hold``; nothing is started.
+def make_rerun(
+    loaded: LoadedJob,
+    hold: RunPaths,
+    argv: Sequence[str],
+    recorded: Callable[[submit.Submitted], None] = lambda _: None,
+) -> submit.Submitted:
+    """Make the folder of a run that is to train in ``hold``; nothing is started. ``recorded``: as `submit_run` takes it.
 
     Raises ConfigError where the hold has too little for the job, and as `launcher.submission.submit.submit_run`.
     """
@@ -65,15 +71,20 @@ def make_rerun(loaded: LoadedJob, hold: RunPaths, argv: Sequence[str]) -> submit
 
     made = submit.claim_folder(make, facts, lambda one: one)
     root = made.paths.root
-    with contextlib.ExitStack() as undo, make_folder.writing(root):
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         _write(made, hold, argv)
+        interrupted = last.enter_context(signals_held())
         job_id = str(before.get("job_id") or "")
         where = {name: before.get(name) for name in ("pid", "pid_started", "host", "job_name", "job_folder")}
         submit.record(made, job_id, by="rerun", hold=hold.id, **where)
+        index.register(root)
+        undo.callback(index.unregister, root.name)
+        interrupted()
         undo.pop_all()
-    index.register(root)
-    return submit.Submitted(made, job_id)
+        one = submit.Submitted(made, job_id)
+        recorded(one)
+    return one
 
 
 def _as_rerun(job: Job, *, attended: bool) -> Job:

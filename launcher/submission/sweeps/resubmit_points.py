@@ -17,6 +17,7 @@ from launcher.config.load.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run.files import read_object
+from launcher.run.held_signals import signals_held
 from launcher.run.own_folder import require_own
 from launcher.run.paths import SWEEP_FILE, RunPaths
 from launcher.run.state import read_end, read_outcome
@@ -24,7 +25,6 @@ from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import alone, mode_in, put_left_back, replacing, write_own, write_shared
-from launcher.submission.held_signals import signals_held
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.submission_plan import SubmissionPlan

@@ -24,13 +24,13 @@ from launcher.frozen import frozen
 from launcher.redact import redact_words
 from launcher.run import index
 from launcher.run.files import write_atomic
+from launcher.run.held_signals import signals_held
 from launcher.run.paths import SWEEP_FILE
 from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import make_folder
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
-from launcher.submission.held_signals import signals_held
 from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.plan import plan, sibling
 from launcher.submission.plan.submission_plan import SubmissionPlan

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher.errors import RunDirError
@@ -65,9 +67,8 @@ def test_variables_of_more_setup_lines_are_told_as_setup() -> None:
 def test_setup_lines_change_the_environment_and_nothing_waits_for_what_they_start() -> None:
     """A service in the background keeps its standard error open; an empty line, a comment and output do no harm."""
     began = time.monotonic()
-    found = reruns._after_setup(
-        ["# a comment", "", "echo said", "export A=1 B='two words'", "unset HOME", "sleep 8 &"], SHELL, []
-    )
+    lines = ["# a comment", "", "echo said", "export A=1 B='two words'", "unset HOME", "sleep 8 &"]
+    found = asyncio.run(reruns._after_setup(lines, SHELL, []))
 
     assert time.monotonic() - began < 6
     assert {name: found.get(name) for name in ("A", "B", "HOME", "SLURM_JOB_ID")} == {
@@ -78,8 +79,29 @@ def test_setup_lines_change_the_environment_and_nothing_waits_for_what_they_star
 def test_a_setup_that_fails_is_told_without_secrets() -> None:
     """Its last line goes into the run's outcome."""
     with pytest.raises(RunDirError) as caught:
-        reruns._after_setup(["echo no login with hunter22 >&2", "exit 3"], SHELL, ["hunter22"])
+        asyncio.run(reruns._after_setup(["echo no login with hunter22 >&2", "exit 3"], SHELL, ["hunter22"]))
     assert str(caught.value) == "environment.setup failed: no login with <redacted>"
+
+
+@pytest.mark.parametrize(("limit_s", "error"), [(300.0, asyncio.CancelledError), (1.0, RunDirError)])
+def test_setup_lines_that_run_on_are_ended_with_all_that_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, error: type[BaseException]
+) -> None:
+    """By a cancel and at their limit. They ran in a thread, which nothing ends, and outlived the agent and its hold."""
+    monkeypatch.setattr(reruns, "_SETUP_S", limit_s)
+    told = tmp_path / "told"
+    os.mkfifo(told)
+
+    async def run() -> list[psutil.Process]:
+        setup = asyncio.ensure_future(reruns._after_setup([f"sleep 600 & echo $$ $! >{told}", "wait"], SHELL, []))
+        started = [psutil.Process(int(pid)) for pid in (await asyncio.to_thread(told.read_text)).split()]
+        if error is asyncio.CancelledError:
+            setup.cancel()
+        with pytest.raises(error):
+            await setup
+        return started
+
+    assert not psutil.wait_procs(asyncio.run(run()), timeout=30)[1]
 
 
 def test_editable_packages_come_from_the_reruns_own_copy(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It gets what is passed by name from the run's folder.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import launcher
@@ -39,6 +41,56 @@ def test_a_command_that_is_ended_has_its_own_exit_code(tmp_path: Path, command: 
 
     assert shell.returncode == code
     assert "the allocation is ending (SIGTERM): the command is stopped" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_to_this_process_alone_leaves_no_command(tmp_path: Path, number: signal.Signals) -> None:
+    """HUP and USR1 ended it and left the command; HUP comes of a terminal that closes, to which nothing can be written."""
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-m", "launcher.node.agent.shell", "bash", "-c", "echo $$; exec sleep 600"]
+    env = {**os.environ, "LAUNCHER_RUN_DIR": str(tmp_path)}
+    with subprocess.Popen(
+        words, env=env, stdout=subprocess.PIPE, stderr=theirs, text=True, start_new_session=True
+    ) as shell:
+        assert shell.stdout is not None
+        command = psutil.Process(int(shell.stdout.readline()))
+        os.close(theirs)
+        if number == signal.SIGHUP:
+            os.close(ours)
+        shell.send_signal(number)
+        try:
+            assert shell.wait(60) == 129
+            assert not command.is_running()
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command.kill()
+    if number != signal.SIGHUP:
+        with os.fdopen(ours, encoding="utf-8") as terminal:
+            assert terminal.readline() == "\n"
+            of_slurm = number in (signal.SIGTERM, signal.SIGUSR2)
+            why = f"the allocation is ending ({number.name})" if of_slurm else f"{number.name} came"
+            assert terminal.readline() == f"launcher shell: {why}: the command is stopped\n"
+
+
+def test_under_nohup_a_command_outlives_its_terminal(tmp_path: Path) -> None:
+    """HUP is ignored there."""
+    words = [
+        "nohup",
+        sys.executable,
+        "-m",
+        "launcher.node.agent.shell",
+        "bash",
+        "-c",
+        "echo begun; read -r line; exit $line",
+    ]
+    env = {**os.environ, "LAUNCHER_RUN_DIR": str(tmp_path)}
+    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "begun\n"
+        shell.send_signal(signal.SIGHUP)
+        shell.communicate("7\n", timeout=60)
+
+    assert shell.returncode == 7
 
 
 _SIGNALLED_WHILE_IT_STARTS = """

@@ -131,6 +131,22 @@ def test_an_old_python_beside_a_container_ends_the_job_at_once(tmp_path: Path, p
     assert ("has no Python 3.10 or newer outside the container" in done.stderr) == bool(code)
 
 
+def test_no_signal_ends_a_courier_while_it_starts(tmp_path: Path) -> None:
+    """scancel --batch and an administrator's kill reach it, and nothing would start it again: the leader could not requeue."""
+    tool = tmp_path / "python"
+    tool.write_text(
+        f"#!/bin/bash\nfor s in TERM USR2 USR1 HUP INT; do kill -$s $$; done\necho lives > {tmp_path}/told\n"
+    )
+    tool.chmod(0o755)
+    job: Any = SimpleNamespace(environment=SimpleNamespace(container="x.sif"))
+    given: Any = SimpleNamespace(launcher_python=str(tool))
+    place: Any = SimpleNamespace(run_dir=str(tmp_path))
+    lines = [around_srun.KEEP_SHELL, *around_srun.courier(job, given, str(tmp_path), place), "wait $courier"]
+    subprocess.run(["/bin/bash", "-c", "\n".join(lines)], check=True, timeout=60)
+
+    assert (tmp_path / "told").read_text() == "lives\n"
+
+
 def test_a_teardown_that_has_judged_leaves_the_comment_alone(tmp_path: Path) -> None:
     """The user's own comment stays."""
     ends(tmp_path, srun=0, says=[JUDGED])

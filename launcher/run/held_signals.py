@@ -1,4 +1,4 @@
-"""Hold signals back while a run is handed over and recorded."""
+"""Hold signals back while something is begun that must be known, or taken back, to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[Callable[[], None]]:
-    """Let Ctrl-C, TERM and HUP take effect at the end of the block, so that no job is queued of which nothing is recorded.
+    """Let Ctrl-C, TERM and HUP take effect at the end of the block, so that no job is queued, and no process started, of which nothing is known.
 
     Yields what raises KeyboardInterrupt if Ctrl-C came: it takes back what has been done, TERM and HUP leave what is recorded.
 
