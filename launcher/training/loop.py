@@ -26,9 +26,9 @@ from launcher.training.step.stopping import Gate, StopTraining, listen
 from launcher.training.task import Training
 from launcher.training.worker import Worker
 
-_KEPT: list[Session] = []
-"""What lives until the process ends, without being taken apart. A DistributedDataParallel that is freed after its process group may wait
-for a thread of gloo's that waits for the interpreter (torch 2.13; a worker in twenty under load)."""
+_KEPT: list[object] = []
+"""What lives until the process ends, without being taken apart. A gloo group that is freed while the interpreter is held waits for a thread
+that waits for the interpreter (torch 2.6; a worker in twenty), and so does a DistributedDataParallel freed after its group (2.13)."""
 
 
 def run_work(place: WorkerPlace) -> int:
@@ -63,6 +63,7 @@ def run_work(place: WorkerPlace) -> int:
         failure.report(channel, error, session.position.step if session else place.resume_step)
         return failure.exit_code(error)
     if dist.is_initialized():  # never after an error: it could wait for a dead peer
+        _KEPT.append(dist.group.WORLD)
         dist.destroy_process_group()
     return 0
 
