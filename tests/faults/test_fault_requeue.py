@@ -261,7 +261,10 @@ def test_the_leader_is_killed_behind_its_continuation(clean: Cluster, tmp_path: 
         ids = clean.run(["sacct", "-nX", f"--name={run.paths.id}", "-o", "JobID"]).stdout.split()
         return sorted(set(ids)) == sorted(jobs_of(run))
 
-    clean.wait(listed, "both jobs, and no other, in sacct")
+    def known() -> list[str]:
+        return clean.run(["sacct", "-nXP", "-o", "JobID,JobName,State"]).stdout.splitlines()[-5:]
+
+    clean.wait(listed, "both jobs, and no other, in sacct", now=known)
 
 
 def test_a_leader_killed_while_it_cancels(clean: Cluster, tmp_path: Path) -> None:

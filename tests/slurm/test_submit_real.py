@@ -122,7 +122,8 @@ def test_an_id_that_slurm_gave_away_again_is_not_the_runs(place: Login) -> None:
     other = place.cluster.sbatch("--begin=now+1hour", wrap="true")
     said = json.loads(paths.submission.read_text())
     paths.submission.write_text(json.dumps({**said, "job_id": other, "submitted_t": said["submitted_t"] - 100}))
-    paths.events.write_text("")
+    events = [json.loads(line) for line in paths.events.read_text().splitlines()]
+    paths.events.write_text("".join(json.dumps({**one, "t": one["t"] - 100}) + "\n" for one in events))
     after = json.loads(place.launcher("status", paths.id, "--json").stdout)
 
     assert (before["state"], before["reason"]) == ("pending", "BeginTime")
