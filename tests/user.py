@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster import HOSTS, ROOT, Cluster
+
+from launcher.run.held_signals import signals_held
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,12 @@ def a_user(cluster: Cluster) -> Iterator[User]:
 @contextlib.contextmanager
 def whole_end() -> Iterator[contextlib.ExitStack]:
     """A stack whose callbacks all run to their end: a Ctrl-C meanwhile takes effect behind them."""
-    stack, pressed = contextlib.ExitStack(), []
+    stack = contextlib.ExitStack()
     try:
         yield stack
     finally:
-        before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
-        try:
+        with signals_held():
             stack.close()
-        finally:
-            signal.signal(signal.SIGINT, before)
-            if pressed:
-                signal.raise_signal(signal.SIGINT)
 
 
 def _run(*words: object) -> int:

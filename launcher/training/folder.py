@@ -7,13 +7,12 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from launcher.errors import CodeError
 from launcher.run.asking import patiently
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
@@ -22,48 +21,7 @@ from launcher.training.checkpoint.write import GENERATORS, error_number, make_fo
 from launcher.training.ddp.randomness import rng_state
 
 if TYPE_CHECKING:
-    from launcher.training.checkpoint.registered import Registered
     from launcher.training.step.session import Session
-
-
-_ONE_KIND = "a checkpoint is what is registered or a folder of your own; register all state, or none"
-_NO_POSITION = (
-    "a folder of your own holds no position in the data of batches(); register all state, or loop over steps()"
-)
-
-
-class OneWay:
-    """Refuses a second way of saving, or of counting steps, in one run: a resume would find only one of both, or begin the data anew."""
-
-    def __init__(self, registered: Registered) -> None:
-        self._registered = registered
-        self._fills = self._loops = False
-
-    def registers(self, names: Iterable[str]) -> None:
-        """Raises CodeError where folders are filled."""
-        if self._fills:
-            raise CodeError(f"register({', '.join(names)}) came after save_dir() or should_save(): {_ONE_KIND}")
-
-    def loops_over_data(self) -> None:
-        """Note a loop over `Worker.batches`. Raises CodeError where folders are filled, by this script or the one resumed."""
-        if self._fills or self._registered.from_folder:
-            raise CodeError(f"batches() was called in a run that saves by save_dir(): {_NO_POSITION}")
-        self._loops = True
-
-    def counts_steps(self, verb: str) -> None:
-        """Raises CodeError behind a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""
-        if self._loops:
-            raise CodeError(
-                f"{verb} was called behind a loop over batches(), which counts the steps: loop over one of both alone"
-            )
-
-    def fills(self, verb: str) -> None:
-        """Note that folders are filled. Raises CodeError beside registered state, or a loop over `Worker.batches`."""
-        if self._registered:
-            raise CodeError(f"{verb}() was called although something is registered: {_ONE_KIND}")
-        if self._loops:
-            raise CodeError(f"{verb}() was called in a loop over batches(), or behind it: {_NO_POSITION}")
-        self._fills = True
 
 
 @contextlib.contextmanager

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from launcher.errors import CodeError
 from launcher.run.messages import WorkerEvaluated, WorkerWarning
 from launcher.run.worker_texts import REPEATED
+from launcher.training.checkpoint.one_way import OneWay
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
-from launcher.training.folder import OneWay, save_folder
+from launcher.training.folder import save_folder
 from launcher.training.step.planning import plan_loop
 from launcher.training.step.session import Session
 
@@ -260,10 +261,7 @@ class Worker:
 
         With ``static_graph`` they are exchanged in each: DDP learns the graph from its first backward pass, which must exchange them.
         """
-        if self.is_last_micro or not hasattr(model, "no_sync") or getattr(model, "static_graph", False):
-            return contextlib.nullcontext()
-        context: contextlib.AbstractContextManager[Any] = model.no_sync()
-        return context
+        return wrapping.SYNCED if self.is_last_micro else wrapping.unsynced(model)
 
     def log(self, **metrics: Any) -> None:
         """Log numbers of the current step; rank 0's are recorded, the others' ignored.

@@ -27,15 +27,14 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 _OURS = "#!/bin/sh\n# slurm/cluster install: packages must not start services of their own\nexit 101\n"
 _LOCK = Path("/run/lock/launcher-cluster-install.lock")
 _LOCKED = ("Could not get lock", "Unable to acquire", "Unable to lock", "is another process using it")
-
-
+_NO_APT = "the cluster needs Debian or Ubuntu: there is no apt-get here"
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "MKNOD": 27}
 
 
 def why_not() -> str | None:
     """Why no cluster can be made here, or None."""
     if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
-        return "the cluster needs Debian or Ubuntu: there is no apt-get here"
+        return _NO_APT
     if os.geteuid():
         return f"the cluster needs root (this is user {os.geteuid()})"
     (held,) = re.findall(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.M)
@@ -56,16 +55,14 @@ def missing(packages: Sequence[str] = PACKAGES) -> list[str]:
 def install(packages: Sequence[str] = PACKAGES, limit_s: float = 900) -> list[str]:
     """Install what is missing and return it; raises ClusterError."""
     if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
-        raise ClusterError("the cluster needs Debian or Ubuntu: there is no apt-get here")
+        raise ClusterError(_NO_APT)
     if os.geteuid():
         if wanted := missing(packages):
             raise ClusterError(f"only root can install {', '.join(wanted)}")
         return []
     with lock_file(_LOCK) as lock:
-        if (
-            _POLICY.exists() and _POLICY.read_text() == _OURS
-        ):  # of an `install` that was killed: since then no package starts a service
-            _POLICY.unlink()
+        if _POLICY.exists() and _POLICY.read_text() == _OURS:
+            _POLICY.unlink()  # of an `install` that was killed: since then no package starts a service
         if not (wanted := missing(packages)):
             return []
         end = time.monotonic() + limit_s

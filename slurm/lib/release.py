@@ -171,9 +171,8 @@ def _share_networks() -> None:
     netns.mkdir(parents=True, exist_ok=True)
     fd = os.open(netns, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(
-            fd, fcntl.LOCK_EX
-        )  # `ip netns add` does the same: a second mount would hide the networks of the first
+        # `ip netns add` does the same: a second mount would hide the networks of the first.
+        fcntl.flock(fd, fcntl.LOCK_EX)
         if subprocess.run(["mountpoint", "-q", str(netns)]).returncode:
             sh("mount", "--bind", str(netns), str(netns))
         sh("mount", "--make-shared", str(netns))

@@ -27,38 +27,41 @@ def trains(worker: Any, *, steps: int = 12) -> None:
     print("weights", worker.steps_done, digest(model), flush=True)
 
 
-def schedules_first(worker: Any) -> None:
-    """Epochs whose scheduler steps before their first batch: a resume repeats that."""
+def _scheduled(worker: Any, samples: int) -> tuple[Any, ...]:
+    """A model in parts, its optimizer and a scheduler, registered, and data."""
     torch.manual_seed(3)
     model = torch.nn.Linear(8, 5)
     fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
-    data = torch.utils.data.TensorDataset(torch.randn(24, 8, generator=torch.Generator().manual_seed(5)))
+    data = torch.utils.data.TensorDataset(torch.randn(samples, 8, generator=torch.Generator().manual_seed(5)))
+    return model, optimizer, scheduler, data
+
+
+def _train(model: Any, optimizer: Any, batch: Any) -> None:
+    """One optimizer step."""
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def schedules_first(worker: Any) -> None:
+    """Epochs whose scheduler steps before their first batch: a resume repeats that."""
+    model, optimizer, scheduler, data = _scheduled(worker, 24)
     for epoch in worker.epochs(3):
         if epoch:
             scheduler.step()
         for (batch,) in worker.batches(data, 4):
-            model(batch).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            _train(model, optimizer, batch)
 
 
 def breaks_off(worker: Any) -> None:
     """Epochs of three steps, whatever the data hold; the scheduler steps behind each."""
-    torch.manual_seed(3)
-    model = torch.nn.Linear(8, 5)
-    fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
-    data = torch.utils.data.TensorDataset(torch.randn(40, 8, generator=torch.Generator().manual_seed(5)))
+    model, optimizer, scheduler, data = _scheduled(worker, 40)
     for _ in worker.epochs(3):
         for (batch,) in worker.batches(data, 4):
-            model(batch).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            _train(model, optimizer, batch)
             if (worker.steps_done + 1) % 3 == 0:
                 break
         scheduler.step()

@@ -66,9 +66,9 @@ class Root:
     looked_at: int | None = None
     """How many ranks' stacks that rests on, where it is not all."""
     missing: list[int] = field(default_factory=list)
+    """Of a collective that timed out: the ranks that did not come."""
     is_known: bool = False
     """torch has named the missing ranks; otherwise nothing was heard of them."""
-    """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""
     """What to do about a file that was not copied into the run."""
 

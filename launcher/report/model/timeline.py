@@ -169,10 +169,8 @@ class _Reader:
     def _last_sign(self) -> float:
         """When the attempt is last known to have lived: its leader's picture, or its last sample, is newer than its last event."""
         picture = self.history.state
-        is_its = picture.get("attempt") == self.attempt
-        alive = (
-            picture.get("t") if is_its else self.history.last_sample_t(self.attempt)
-        )  # the next attempt replaces the picture
+        is_its = picture.get("attempt") == self.attempt  # the next attempt replaces it
+        alive = picture.get("t") if is_its else self.history.last_sample_t(self.attempt)
         return max(self.last_t, alive or 0.0)
 
     def _on_attempt_started(self, e: ev.AttemptStarted) -> None:

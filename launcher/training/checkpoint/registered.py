@@ -25,6 +25,9 @@ from launcher.training.ddp.wrapping import is_exact, note, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
+_MOST_LOOKS = 16
+"""An agent may learn in few of its steps for months; the gradients of a large model are thousands of tensors."""
+
 
 class Registered:
     """Objects with a state by name, and the checkpoint they are loaded from."""
@@ -57,10 +60,10 @@ class Registered:
         self._as_loaded = ""
         """A digest of all states before code ran that a resume runs again; "": there is none such."""
         self._told_unstepped = False
-        self._was_unstepped = False
-        """A step of `Worker.steps` has ended without one of the optimizers."""
-        self._before: list[tuple[int, int]] = []
-        """From then on: the gradients as they were before the step under way."""
+        self._looks: int | None = None
+        """How many more steps of `Worker.steps` have their gradients compared; None: none has ended without the optimizers' yet."""
+        self._before: list[tuple[int, int]] | None = None
+        """The gradients before the step under way, if it is one of these."""
         self.from_folder = False
         """The checkpoint is a script's own folder (`Worker.save_dir`)."""
         self._generators = path = place.resume_path
@@ -236,18 +239,21 @@ class Registered:
             self._warn(text)
 
     def begin_step(self) -> None:
-        """Note the gradients before a step of `Worker.steps`, once one has ended without the optimizer's."""
-        if self._was_unstepped and not self._told_unstepped:
-            self._before = self._gradients()
+        """Note the gradients before a step of `Worker.steps`, of the first ones after one that ended without the optimizers'."""
+        self._before = self._gradients() if self._looks else None
+        if self._looks:
+            self._looks -= 1
 
     def end_unstepped(self) -> None:
         """Warn, once, of steps of `Worker.steps` that end without one of the optimizers', and leave gradients behind.
 
         A step that computes none (of an agent that learns at every fourth one) is complete.
         """
-        if self._was_unstepped and not self._told_unstepped and self._gradients() not in ([], self._before):
+        if self._looks is None:
+            self._looks = _MOST_LOOKS
+        elif self._before is not None and self._gradients() not in ([], self._before):
             self.tell_unstepped(ADDED_UP)
-        self._was_unstepped = True
+            self._looks = 0
 
     def _gradients(self) -> list[tuple[int, int]]:
         """Return which gradients there are, and how often each was written to."""

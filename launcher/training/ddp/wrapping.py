@@ -8,6 +8,7 @@ first step, from the reverse order of the parameters: the order DDP itself assum
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -70,6 +71,18 @@ def share_buffers(models: Iterable[torch.nn.Module]) -> None:
         torch.distributed.broadcast(whole, 0)
         if whole is not buffer:
             buffer.copy_(whole)
+
+
+SYNCED = contextlib.nullcontext()
+"""Around a pass whose gradients are exchanged."""
+
+
+def unsynced(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return the context of a pass whose gradients are not exchanged, where the model can do without."""
+    if not hasattr(model, "no_sync") or getattr(model, "static_graph", False):
+        return SYNCED
+    context: contextlib.AbstractContextManager[Any] = model.no_sync()
+    return context
 
 
 def note(ddp: DistributedDataParallel) -> DistributedDataParallel:

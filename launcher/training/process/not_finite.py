@@ -53,7 +53,7 @@ class NotFiniteWatch:
             if on_device(value):
                 return self._ring(name, value.device).put(step, value, epoch)
             value = value.item()
-        if isinstance(value, Real):  # numpy's scalars, too
+        if isinstance(value, float | int | Real):  # the last takes longer: numpy's scalars, too
             self._value(name, step, float(value))
         return value
 

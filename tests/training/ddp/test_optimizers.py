@@ -230,3 +230,17 @@ def test_moments_keep_the_type_that_they_were_saved_in() -> None:
 
     (moments,) = again.state.values()
     assert torch.equal(moments["moment"], torch.full((4,), 1 / 3))
+
+
+def test_gradients_are_compared_in_few_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that learns in few of its steps for months pays for sixteen looks at them, not for one a step."""
+    model, optimizer = made("bare")
+    registered, looks = registry(), []
+    registered.add({"model": model, "optimizer": optimizer}, per_rank=False)
+    monkeypatch.setattr(registered, "_gradients", lambda: looks.append(True) or [])
+
+    for _ in range(1000):
+        registered.begin_step()
+        registered.end_unstepped()
+
+    assert len(looks) == 2 * 16

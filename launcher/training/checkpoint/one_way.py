@@ -1,0 +1,47 @@
+"""Refuses a second way of saving, or of counting steps, in one run: a resume would find only one of both, or begin the data anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcher.errors import CodeError
+from launcher.training.checkpoint.registered import Registered
+
+_ONE_KIND = "a checkpoint is what is registered or a folder of your own; register all state, or none"
+_NO_POSITION = (
+    "a folder of your own holds no position in the data of batches(); register all state, or loop over steps()"
+)
+
+
+class OneWay:
+    """What a run has begun to do; every refusal is a CodeError with the way out."""
+
+    def __init__(self, registered: Registered) -> None:
+        self._registered = registered
+        self._fills = self._loops = False
+
+    def registers(self, names: Iterable[str]) -> None:
+        """Raises CodeError where folders are filled."""
+        if self._fills:
+            raise CodeError(f"register({', '.join(names)}) came after save_dir() or should_save(): {_ONE_KIND}")
+
+    def loops_over_data(self) -> None:
+        """Note a loop over `Worker.batches`. Raises CodeError where folders are filled, by this script or the one resumed."""
+        if self._fills or self._registered.from_folder:
+            raise CodeError(f"batches() was called in a run that saves by save_dir(): {_NO_POSITION}")
+        self._loops = True
+
+    def counts_steps(self, verb: str) -> None:
+        """Raises CodeError behind a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""
+        if self._loops:
+            raise CodeError(
+                f"{verb} was called behind a loop over batches(), which counts the steps: loop over one of both alone"
+            )
+
+    def fills(self, verb: str) -> None:
+        """Note that folders are filled. Raises CodeError beside registered state, or a loop over `Worker.batches`."""
+        if self._registered:
+            raise CodeError(f"{verb}() was called although something is registered: {_ONE_KIND}")
+        if self._loops:
+            raise CodeError(f"{verb}() was called in a loop over batches(), or behind it: {_NO_POSITION}")
+        self._fills = True
