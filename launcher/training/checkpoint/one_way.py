@@ -31,11 +31,11 @@ class OneWay:
             raise CodeError(f"batches() was called in a run that saves by save_dir(): {_NO_POSITION}")
         self._loops = True
 
-    def counts_steps(self, verb: str) -> None:
+    def counts_steps(self, call: str) -> None:
         """Raises CodeError behind a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""
         if self._loops:
             raise CodeError(
-                f"{verb} was called behind a loop over batches(), which counts the steps: loop over one of both alone"
+                f"{call} was called behind a loop over batches(), which counts the steps: loop over one of both alone"
             )
 
     def fills(self, verb: str) -> None:
