@@ -23,6 +23,15 @@ def cluster_pids(cluster: Cluster) -> set[int]:
     return cluster.all_processes("head", *cluster.hosts)
 
 
+def first_of(daemon: set[int]) -> set[int]:
+    """A daemon without its children: it forks for each thing that it starts, and such a child soon ends or is slurmstepd."""
+    out = set()
+    for pid in daemon:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            out |= set() if psutil.Process(pid).ppid() in daemon else {pid}
+    return out
+
+
 def sleepers(cluster: Cluster, seconds: int) -> list[int]:
     """Processes on the hosts that are `sleep SECONDS` themselves."""
     argv = {pid: command.split() for pid, command in cluster.processes().items()}
@@ -49,12 +58,13 @@ def test_jobs_run_on_four_hosts_that_know_each_other_by_name(cluster: Cluster) -
 def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
     """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
     job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
-    cluster.wait_job(job, "RUNNING")
-    before = cluster.daemon("slurmctld").union(*(cluster.daemon("slurmd", host) for host in cluster.hosts))
+    cluster.wait(lambda: len(sleepers(cluster, 600)) == 1, "the job's process")
+    before = first_of(cluster.daemon("slurmctld"))
+    before.update(*(first_of(cluster.daemon("slurmd", host)) for host in cluster.hosts))
 
     cluster.verb("up")
 
-    assert len(before) >= 5
+    assert len(before) == 5
     assert before <= cluster_pids(cluster)
     assert cluster.job(job)["JobState"] == "RUNNING"
     cluster.cancel_all()
