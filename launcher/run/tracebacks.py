@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import field
+from functools import lru_cache
 from typing import NamedTuple
 
 from launcher.frozen import frozen
@@ -22,7 +23,7 @@ _CRASH_FRAMES = 15
 _OURS = re.compile(
     r'^\s*File "[^"]*/launcher/(training|node|run)/[^"]*\.py", line |^\s*File "<frozen (runpy|importlib)'
 )
-_HEAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
+_HEADS = ("Current thread 0x", "Thread 0x")
 _OF_PYTHON = re.compile(r"/lib/python[\d.]+/(?!site-packages|dist-packages)|^<frozen ")
 _NOBODYS = re.compile(
     r"^(Extension modules:|frame #\d+: .* \(0x[0-9a-f]+ in |Exception raised from .*\(most recent call first\):)"
@@ -46,7 +47,7 @@ class Trace:
 
 
 def _bare(lines: Iterable[str]) -> list[str]:
-    return [_PREFIX.sub("", line.rstrip("\n")) for line in lines]
+    return [_PREFIX.sub("", line.rstrip("\n")) if line[:1] == "[" else line.rstrip("\n") for line in lines]
 
 
 def last_traceback(lines: Iterable[str]) -> Trace | None:
@@ -123,7 +124,7 @@ class _Stack(NamedTuple):
     lines: range
     current: bool
     """Of the thread that died."""
-    frames: list[Frame]
+    frames: tuple[Frame, ...]
 
     @property
     def users(self) -> bool:
@@ -134,11 +135,15 @@ class _Stack(NamedTuple):
 def _stacks(bare: list[str]) -> list[_Stack]:
     found = []
     for start, line in enumerate(bare):
-        if head := _HEAD.match(line):
+        if line.startswith(_HEADS):
             end = next((i for i in range(start + 1, len(bare)) if not bare[i].startswith("  ")), len(bare))
-            frames = [_frame(match) for text in bare[start:end] if (match := _FILE.match(text))]
-            found.append(_Stack(range(start, end), head[1].startswith("Current"), frames))
+            found.append(_Stack(range(start, end), line.startswith("Current"), _dumped(tuple(bare[start + 1 : end]))))
     return found
+
+
+@lru_cache(maxsize=256)  # thousands of ranks stand in a few places
+def _dumped(lines: tuple[str, ...]) -> tuple[Frame, ...]:
+    return tuple(_frame(match) for line in lines if (match := _FILE.match(line)))
 
 
 def _telling(stacks: list[_Stack]) -> _Stack:

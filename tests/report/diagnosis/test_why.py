@@ -13,6 +13,7 @@ from explained import commit, gives_up, training, why
 from run_story import Story
 
 from launcher.node.policy.first_failure import Failure, cause_of
+from launcher.report.diagnosis import stacks
 from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.model.summary import summarise_history
 
@@ -567,6 +568,17 @@ IN_COLLECTIVE = """Current thread 0x1 (most recent call first):
   File "/runs/r/code/train.py", line 31 in main
 """
 
+AT_WORK = """Current thread 0x1 (most recent call first):
+  File "/runs/r/code/train.py", line 31 in wait_for_dataset
+"""
+
+
+def write_stack(story: Story, rank: int, stack: str, round_: int = 1) -> None:
+    """What a rank has dumped into its log."""
+    log = story.paths.rank_log(0, round_, rank)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(stack)
+
 
 IN_LOADER = """Current thread 0x1 (most recent call first):
   File "/usr/lib/python3.11/selectors.py", line 415 in select
@@ -590,9 +602,7 @@ def test_stacks_tell_who_hangs_when_nobody_lags(tmp_path: Path, stack: str, sent
     """All ranks report the same step: the one without a stack, or outside any collective, is the one waited for."""
     story = training(tmp_path)
     for rank in range(4):
-        log = story.paths.rank_log(0, 0, rank)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(stack if rank == 2 else IN_COLLECTIVE)
+        write_stack(story, rank, stack if rank == 2 else IN_COLLECTIVE, 0)
 
     assert why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang")).sentence == sentence
 
@@ -601,10 +611,8 @@ def test_ranks_that_wait_at_different_places_are_told_with_them(tmp_path: Path) 
     """Half of the ranks wait in another collective: none is to blame alone, and both places are shown."""
     story = training(tmp_path)
     for rank in range(4):
-        log = story.paths.rank_log(0, 0, rank)
-        log.parent.mkdir(parents=True, exist_ok=True)
         other = IN_COLLECTIVE.replace("all_reduce", "broadcast").replace("31 in main", "40 in share")
-        log.write_text(other if rank > 1 else IN_COLLECTIVE)
+        write_stack(story, rank, other if rank > 1 else IN_COLLECTIVE, 0)
     found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
 
     assert found.sentence == (
@@ -619,11 +627,7 @@ def test_all_ranks_at_work_at_one_place_are_told_with_it(tmp_path: Path) -> None
     """Everybody waits for a file: nobody waits for a rank, and the user's function is named."""
     story = training(tmp_path)
     for rank in range(4):
-        log = story.paths.rank_log(0, 0, rank)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(
-            'Current thread 0x1 (most recent call first):\n  File "/runs/r/code/train.py", line 31 in wait_for_dataset\n'
-        )
+        write_stack(story, rank, AT_WORK, 0)
     found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
 
     assert found.sentence == "All 4 ranks hung: no progress for 60 s in wait_for_dataset."
@@ -634,19 +638,28 @@ def test_all_ranks_at_work_at_one_place_are_told_with_it(tmp_path: Path) -> None
     [(0, "all stood in wait_for_dataset"),
      (3, "ranks 0, 2, 4 and 93 more stood in wait_for_dataset, ranks 192, 194, 196 and 29 more stood in all_reduce")],
 )  # fmt: skip
-def test_of_many_ranks_those_looked_at_are_spread_and_are_who_is_told(tmp_path: Path, others: int, said: str) -> None:
-    """256 ranks at work in one line, or a quarter of them at the end in a collective: no first rank is blamed for a hang of all."""
+def test_of_thousands_of_ranks_those_looked_at_are_spread_and_are_who_is_told(
+    tmp_path: Path, others: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many ranks as are looked at, at work in one line, or a quarter of them at the end in a collective: nobody is blamed."""
+    monkeypatch.setattr(stacks, "MOST_STACKS", 128)
     story = training(tmp_path).round_starts(ranks=256)
-    at_work = (
-        'Current thread 0x1 (most recent call first):\n  File "/runs/r/code/train.py", line 31 in wait_for_dataset\n'
-    )
     for rank in range(256):
-        log = story.paths.rank_log(0, 1, rank)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(IN_COLLECTIVE if others and rank >= 64 * others else at_work)
+        write_stack(story, rank, IN_COLLECTIVE if others and rank >= 64 * others else AT_WORK)
     found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
 
     assert (found.sentence, found.rank) == (f"No rank made progress for 60 s: of 128 ranks looked at, {said}.", None)
+
+
+def test_the_one_of_512_ranks_that_hangs_is_found(tmp_path: Path) -> None:
+    """64 nodes wait for rank 133, which is in the user's own code."""
+    story = training(tmp_path).round_starts(ranks=512)
+    for rank in range(512):
+        write_stack(story, rank, AT_WORK if rank == 133 else IN_COLLECTIVE)
+    found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
+
+    assert found.rank == 133
+    assert dict(found.rows)["where"] == "train.py:31 in wait_for_dataset"
 
 
 def test_a_hang_in_a_library_shows_who_called_it(tmp_path: Path) -> None:
