@@ -20,6 +20,7 @@ from launcher.slurm.environ import without_slurm
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts, job_facts, table_rows
 from launcher.slurm.restart import NET_LEAD_S
+from launcher.slurm.versions import blocks_accounting
 
 _ASK_S = 10.0
 _PENDING = ("squeue", "--noheader", "--states=PENDING")
@@ -93,13 +94,24 @@ def _taken(facts: JobFacts | None, restart_count: int) -> bool:
     )
 
 
-def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
+def may_update(job_id: str, version: str) -> bool:
+    """Return whether what slurmdbd hears of the requeued job may be changed on this ``version`` of SLURM: StartTime and size.
+
+    Some versions never get over that where the job has lost a node (`launcher.slurm.versions`): the accounting of the whole site stops.
+    """
+    if not blocks_accounting(version):
+        return True
+    facts = job_facts(job_id, timeout_s=_ASK_S)
+    return facts is not None and not facts.resized
+
+
+def pull_forward(job_id: str, lead_s: int = NET_LEAD_S, *, version: str = "") -> Done:
     """Let the requeued job start in ``lead_s`` seconds instead of after the 121 s in which its old credential lives.
 
     If the job's last process ends after that time, SLURM sets the full delay again: this is the net under the last act of
     that process (`launcher.slurm.restart`), which knows better.
     """
-    return _update(job_id, f"StartTime=now+{int(lead_s)}seconds")
+    return _update_heard(job_id, version, f"StartTime=now+{int(lead_s)}seconds")
 
 
 def exclude(job_id: str, hosts: Sequence[str]) -> Done:
@@ -109,14 +121,14 @@ def exclude(job_id: str, hosts: Sequence[str]) -> Done:
     return _update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
-def set_nodes(job_id: str, least: int, most: int) -> Done:
+def set_nodes(job_id: str, least: int, most: int, *, version: str = "") -> Done:
     """Change how many nodes the pending job asks for."""
-    return _update(job_id, f"NumNodes={least}-{most}")
+    return _update_heard(job_id, version, f"NumNodes={least}-{most}")
 
 
-def ask_for_one_cpu(job_id: str) -> Done:
+def ask_for_one_cpu(job_id: str, *, version: str = "") -> Done:
     """Have the pending job take one CPU of one node: nothing is left to do in it but to end."""
-    return _update(job_id, "NumNodes=1-1", "NumTasks=1", "NumCPUs=1")
+    return _update_heard(job_id, version, "NumNodes=1-1", "NumTasks=1", "NumCPUs=1")
 
 
 def wishes(job_id: str) -> dict[str, str]:
@@ -344,6 +356,13 @@ def _pending(columns: str, *options: str) -> Iterator[list[str]]:
     """Yield rows of squeue about this user's pending jobs."""
     words = (*_PENDING, *options, f"--user={os.getuid()}", f"--format={columns}")
     return table_rows(ask(*words, timeout_s=_ASK_S).out, columns.count("|") + 1)
+
+
+def _update_heard(job_id: str, version: str, *settings: str) -> Done:
+    """Change what slurmdbd hears of; ``version``: that of SLURM, where the job has been requeued."""
+    if not may_update(job_id, version):
+        return Done(False, "that would block its accounting", forbidden=True)
+    return _update(job_id, *settings)
 
 
 def _update(job_id: str, *settings: str, cwd: str | None = None) -> Done:

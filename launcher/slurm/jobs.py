@@ -169,6 +169,8 @@ class JobFacts:
     preempt_t: float | None = None
     """PreemptTime: when SLURM began to preempt it."""
     nodes: str = ""
+    resized: bool = False
+    """Nodes were taken from it, by SLURM or by an update, since it was queued (ResizeTime; SubmitTime changes with a requeue's end)."""
 
     @property
     def ahead(self) -> bool:
@@ -210,6 +212,8 @@ _LINES = re.compile(
     r"^ +(?:JobState=(?P<state>\S+) Reason=(?P<reason>\S*)"
     r"|Requeue=\d+ Restarts=(?P<restarts>\d+) .*?\bExitCode=(?P<code>\d+:\d+)"
     r"|RunTime=(?P<run>\S+)"
+    r"|SubmitTime=(?P<submit>\S+)"
+    r"|ResizeTime=(?P<resize>\S+)"
     r"|StartTime=(?P<start>\S+) EndTime=(?P<end>\S+)"
     r"|(?:PreemptEligibleTime=\S+ )?PreemptTime=(?P<preempt>\S+)"
     r"|NodeList=(?P<nodes>\S*))",
@@ -235,6 +239,7 @@ def parse_facts(text: str, job_id: str) -> JobFacts | None:
             job_id=head[1], state=got["state"], reason=reason, exit_code=exit_code, signal=signal, nodes=nodes,
             restarts=whole_number(got["restarts"]), run_time_s=duration_s(got["run"]),
             start_t=moment(got["start"]), end_t=moment(got["end"]), preempt_t=moment(got["preempt"]),
+            resized=(moment(got["resize"]) or 0.0) >= (moment(got["submit"]) or 1.0),
         )  # fmt: skip
     return None
 

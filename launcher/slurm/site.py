@@ -16,7 +16,7 @@ from launcher.run.spec import SiteSpec
 from launcher.run.units import whole_number
 from launcher.slurm.commands import ask_patiently
 from launcher.slurm.jobs import duration_s, table_rows
-from launcher.slurm.versions import has_requeue_delay
+from launcher.slurm.versions import has_requeue_delay, numbers
 
 _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol")
@@ -134,7 +134,7 @@ class Site:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The version as (year, month, patch)."""
-        return _numbers(self.version)
+        return numbers(self.version)
 
     def partition(self, name: str | None) -> Partition | None:
         """Return the partition of that name; None: the default one."""
@@ -186,7 +186,7 @@ def parse_site(texts: SiteTexts) -> Site:
     parameters = ",".join((c["SchedulerParameters"], c["SlurmctldParameters"], c["PreemptParameters"]))
     expire = re.search(r"cred_expire=(\d{1,9})", c["AuthInfo"])
     delay = re.search(r"requeue_delay=(\d{1,9})", c["SchedulerParameters"])
-    waits = delay if delay and has_requeue_delay(_numbers(c["SLURM_VERSION"])) else expire
+    waits = delay if delay and has_requeue_delay(numbers(c["SLURM_VERSION"])) else expire
     select, select_parameters = _word(c["SelectType"], "cons_tres"), c["SelectTypeParameters"].upper()
     preempt_type, preempt_mode = _word(c["PreemptType"], "none"), c["PreemptMode"] or "OFF"
     return Site(
@@ -204,10 +204,6 @@ def parse_site(texts: SiteTexts) -> Site:
         gpu_request="gpus-per-node" if "cons_tres" in select + select_parameters.lower() else "gres",
         submit_plugins=c["JobSubmitPlugins"].removeprefix("none"),
     )  # fmt: skip
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])
 
 
 def _word(text: str, default: str) -> str:

@@ -6,12 +6,16 @@ the tests of tests/slurm on that release (`make slurm RELEASE=...`).
 
 from __future__ import annotations
 
+import re
+
 from launcher.frozen import frozen
 
 OLDEST = (22, 5)
 NEWEST = (26, 5)
 """The oldest and the newest version on which the tests of tests/slurm were run. A newer one is taken for the newest."""
 _REQUEUE_DELAY = (25, 11)
+_BLOCKS_ACCOUNTING = (24, 11), (26, 5)
+"""Since the first and before the second; between 24.11.5, which does, and 26.05.5, which does not, none was tried."""
 
 
 @frozen(kw_only=True)
@@ -72,6 +76,13 @@ DIFFERENCES = (
         topic="requeue", since=(25, 11),
         text="SchedulerParameters=requeue_delay says how long SLURM holds back a requeued job. The launcher asks for 2 s.",
     ),
+    # slurmctld forgets at a requeue that slurmdbd has the job (`db_flags = 0` in job_mgr.c), sends it anew with the time of its
+    # submission, and slurmdbd refuses that ("Duplicate entry"), ever again; measured on 24.11.5.
+    Difference(
+        topic="accounting", since=_BLOCKS_ACCOUNTING[0], before=_BLOCKS_ACCOUNTING[1], warns=True,
+        text="An update of a requeued job that has lost a node blocks SLURM's accounting (24.11 to 25.11). The launcher updates no such "
+             "job: SLURM then holds it back for 2 min.",
+    ),
     # Measured on 26.05.5.
     Difference(
         topic="expedite", since=(25, 11),
@@ -85,6 +96,11 @@ DIFFERENCES = (
 )  # fmt: skip
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """Read ``24.11.5``, also with other words around it, as (24, 11, 5)."""
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])
+
+
 def differences(version: tuple[int, ...]) -> list[Difference]:
     """Return what is true of a version, such as (24, 11, 5)."""
     return [d for d in DIFFERENCES if d.since <= version < d.before]
@@ -93,6 +109,11 @@ def differences(version: tuple[int, ...]) -> list[Difference]:
 def untested(version: tuple[int, ...]) -> str:
     """Return "older" or "newer" than every version that was tested, "" for one between them."""
     return "older" if version < OLDEST else "newer" if version[:2] > NEWEST else ""
+
+
+def blocks_accounting(version: str) -> bool:
+    """Return whether an update of a requeued job that has lost a node (`JobFacts.resized`) blocks the accounting of a version ("24.11.5")."""
+    return _BLOCKS_ACCOUNTING[0] <= numbers(version) < _BLOCKS_ACCOUNTING[1]
 
 
 def has_requeue_delay(version: tuple[int, ...]) -> bool:

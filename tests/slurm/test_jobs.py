@@ -129,6 +129,18 @@ def test_other_versions_are_read() -> None:
     assert (facts.nodes, facts.run_time_s) == ("gpu[001-002,007]", 93784)
 
 
+def test_a_job_that_has_lost_a_node_is_known_until_it_is_queued_again() -> None:
+    """SLURM keeps ResizeTime for all lives of a job; the SubmitTime of the next life is later."""
+    resized = NEWER.replace("   StartTime=", "   ResizeTime=2026-01-01T08:00:00\n   StartTime=")
+    again = resized.replace("SubmitTime=2026-01-01T00:00:00", "SubmitTime=2026-01-01T09:00:00")
+
+    assert [bool(f and f.resized) for f in (parse_facts(text, "70_7") for text in (NEWER, resized, again))] == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_what_cannot_be_read_is_unknown() -> None:
     """An empty or foreign answer is no job."""
     assert parse_facts("", "1") is None

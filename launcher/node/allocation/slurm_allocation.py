@@ -49,6 +49,7 @@ class SlurmAllocation(Allocation):
         """``least_lead_s``: StartTime is never set nearer than this, since the job's end takes so long."""
         self._least_lead_s = least_lead_s
         self._spec = spec
+        self._version = spec.site.slurm_version
         self._paths = paths
         self._environ = environ
         self._job = job_environ(environ)
@@ -177,12 +178,12 @@ class SlurmAllocation(Allocation):
                 done = handback.requeue(own, restart_count=self.restart_count, ended=True)
             if done.ok:
                 if nodes is not None:
-                    handback.set_nodes(own, *nodes)
+                    handback.set_nodes(own, *nodes, version=self._version)
                 chosen, given_up = self._chosen(exclude, nodes)
                 if chosen is not None:
                     handback.exclude(own, chosen)
                 if delay_s > 0:
-                    handback.pull_forward(own, max(2, int(delay_s)))
+                    handback.pull_forward(own, max(2, int(delay_s)), version=self._version)
                 return HandedBack("slurm" if self._slurm_requeues else "requeue", own, given_up)
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
@@ -302,7 +303,8 @@ class SlurmAllocation(Allocation):
         if self._let_go:
             # srun would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then.
             end_srun({**self._environ, "SLURM_JOB_ID": self._job.job_id})
-        done = handback.pull_forward(self._job.own_id, max(NET_LEAD_S, self._least_lead_s))
+        lead_s = max(NET_LEAD_S, self._least_lead_s)
+        done = handback.pull_forward(self._job.own_id, lead_s, version=self._version)
         if not done.ok:
             print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
 
@@ -313,6 +315,8 @@ class SlurmAllocation(Allocation):
     def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """See `Allocation`."""
         own, epilog = self._job, self._spec.site.has_epilog
+        if not handback.may_update(own.own_id, self._version):
+            return ("true",)
         return last_act(
             own.own_id, own_host=own.node_name, requeued_t=requeued_t, has_epilog=epilog, srun_killed=srun_killed
         )
@@ -346,7 +350,7 @@ class SlurmAllocation(Allocation):
             and handback.allow_requeue(own.own_id).ok
             and handback.requeue(own.own_id, restart_count=self.restart_count).ok
         ):
-            handback.ask_for_one_cpu(own.own_id)
+            handback.ask_for_one_cpu(own.own_id, version=self._version)
             return True
         end = time.monotonic() + _SLURM_AWAY_S
         while not (done := handback.cancel(own.own_id)).ok and time.monotonic() < end:
