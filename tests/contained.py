@@ -66,7 +66,6 @@ def preempted_and_back(cluster: Cluster, run: Run) -> None:
 
 def stays_cancelled(cluster: Cluster, run: Run) -> None:
     """`scancel` is told from a preemption."""
-    cluster.set(KillWait=60)  # a busy machine is slow to ask through the courier why it was signalled
     job = run.job_id
     cluster.run(["scancel", job])
     outcome = run.wait_end()
