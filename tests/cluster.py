@@ -200,8 +200,9 @@ class Cluster:
         out = {}
         for pid in self.all_processes(*HOSTS):
             with contextlib.suppress(OSError):
-                if not re.fullmatch(r"slurm(step)?d(-wlm)?", _program(pid)):
-                    out[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") or _program(pid)
+                words, program = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "), _program(pid)
+                if program and not re.fullmatch(r"slurm(step)?d(-wlm)?", program):  # none: it has just ended
+                    out[pid] = words or program
         return out
 
     def release(self, job_id: str) -> None:
