@@ -89,7 +89,7 @@ class Cluster:
         """Every process of the host dies, and its network with it."""
         self.broken.add(host)
         self.verb("kill", host)
-        assert not self.daemon("slurmd", host), f"{host} was killed and slurmd lives"
+        self.wait(lambda: not self.daemon("slurmd", host), f"the end of {host}'s slurmd", 30)
 
     def cut(self, host: str) -> None:
         """The host's network cable is pulled."""
@@ -106,7 +106,7 @@ class Cluster:
         """The controller dies by SIGKILL; ``heal()`` starts it again."""
         self.broken.add("slurmctld")
         self.verb("stop", "slurmctld")
-        assert not self.daemon("slurmctld"), "slurmctld was stopped and lives"
+        self.wait(lambda: not self.daemon("slurmctld"), "slurmctld's end", 30)
 
     def restart(self, *daemons: str) -> None:
         """Daemons ("slurmctld", "slurmdbd", a host for its slurmd) die by SIGKILL and start again."""
@@ -114,12 +114,18 @@ class Cluster:
         before = {name: self.daemon(*where) for name, where in names.items()}
         self.verb("restart", *daemons)
         for name, where in names.items():
-            after = self.daemon(*where)
-            assert after, f"{name} was restarted and is not there"
-            assert not after & before[name], f"{name} was restarted and is still process {after & before[name]}"
+
+            def anew(name: str = name, where: tuple[str, str] = where) -> bool:
+                after = self.daemon(*where)
+                return bool(after) and not after & before[name]
+
+            self.wait(anew, f"another {name}", 30, lambda name=name, where=where: (before[name], self.daemon(*where)))
 
     def daemon(self, name: str, host: str = "head") -> set[int]:
-        """Processes of a daemon on a host, by the file that they execute: their names change at a reconfiguration."""
+        """Processes of a daemon on a host, by the file that they execute: their names change at a reconfiguration.
+
+        slurmctld's has a second one, slurmscriptd, which sees that the first was killed, and ends, some moments later.
+        """
         return {pid for pid in self.all_processes(host) if re.fullmatch(rf"{name}(-wlm)?", _program(pid))}
 
     def all_processes(self, *hosts: str) -> set[int]:
@@ -194,8 +200,9 @@ class Cluster:
         out = {}
         for pid in self.all_processes(*HOSTS):
             with contextlib.suppress(OSError):
-                if not re.fullmatch(r"slurm(step)?d(-wlm)?", _program(pid)):
-                    out[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") or _program(pid)
+                words, program = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "), _program(pid)
+                if program and not re.fullmatch(r"slurm(step)?d(-wlm)?", program):  # none: it has just ended
+                    out[pid] = words or program
         return out
 
     def release(self, job_id: str) -> None:

@@ -13,7 +13,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tutorial.md").read_text()
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 
 
 def block(language: str, number: int = 0) -> str:

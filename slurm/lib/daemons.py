@@ -88,15 +88,23 @@ def stop(layout: Layout, daemon: str, host: str = HEAD, sig: signal.Signals = si
 
     SIGTERM lets slurmctld write its state; SIGKILL makes it forget what changed in the last 5 s.
     """
-    for pid in find(layout, daemon, host):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, sig)
+    sent: set[int] = set()
+
+    def ended() -> bool:
+        """One that forks while it is looked for leaves a child: each is killed, none is sent the signal twice."""
+        found = find(layout, daemon, host)
+        for pid in {*found} - sent:
+            sent.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sig)
+        return not found
+
     if sig != signal.SIGKILL:
         with contextlib.suppress(ClusterError):
-            wait_for(f"end of {daemon} on {host}", lambda: not find(layout, daemon, host), 30)
+            wait_for(f"end of {daemon} on {host}", ended, 30)
             return
         stop(layout, daemon, host)
-    wait_for(f"end of {daemon} on {host}", lambda: not find(layout, daemon, host), 30)
+    wait_for(f"end of {daemon} on {host}", ended, 30)
 
 
 def start_munged(layout: Layout) -> None:

@@ -247,6 +247,33 @@ def test_a_set_that_was_interrupted_is_no_set(
     assert done.stdout.splitlines()[: len(said)] == said, done.stderr
 
 
+STOP = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import daemons
+daemon = [subprocess.Popen(["sleep", "600"])]
+def find(*_):
+    there = [process.pid for process in daemon if process.poll() is None]
+    if len(daemon) == 1:
+        daemon.append(subprocess.Popen(["sleep", "600"]))  # it forks behind the look
+    return there
+daemons.find = find
+try:
+    daemons.stop(None, "slurmd", "node1")
+    print([process.returncode for process in daemon])
+finally:
+    for process in daemon:
+        process.kill()
+"""
+
+
+def test_a_daemon_that_forks_while_it_is_looked_for_ends(verb: Verb) -> None:
+    """Its child, which was born behind the look, is killed too: one that has just been started becomes a daemon so."""
+    done = verb(by=[sys.executable, "-c", STOP, str(LIB)])
+
+    assert done.stdout == "[-9, -9]\n", done.stderr
+
+
 ALL = """
 import sys
 from pathlib import Path

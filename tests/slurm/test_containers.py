@@ -91,9 +91,15 @@ def environment(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch:
 
 
 @pytest.fixture
+def patient(cluster: Cluster) -> None:
+    """A leader that is told to end has a minute to ask through the courier why, also on a busy machine."""
+    cluster.set(KillWait=60)
+
+
+@pytest.fixture
 def run(cluster: Cluster, runtime: Runtime, environment: dict[str, Any], tmp_path: Path) -> Run:
     """A run of two nodes in containers, with one checkpoint, going on."""
-    one = submit(tmp_path, cluster.env, 2, environment=environment)
+    one = submit(tmp_path, cluster.env, 2, environment=environment, params={"epochs": 16})
     one.wait_saved(1)
     one.wait_step(13)
     if runtime.is_real:
@@ -109,6 +115,7 @@ def test_a_preempted_run_comes_back_though_its_agents_have_no_scontrol(cluster: 
     contained.preempted_and_back(cluster, run)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_cancelled_run_in_a_container_stays_cancelled(cluster: Cluster, run: Run) -> None:
     """scancel is told from a preemption inside a container too."""
     contained.stays_cancelled(cluster, run)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_killed_batch_script_is_told_from_a_cancel(cluster: Cluster, tmp_path:
 def test_a_cancel_during_the_grace_time_is_a_cancel(cluster: Cluster, tmp_path: Path, mode: str) -> None:
     """A job that is cancelled while it is being preempted is cancelled, whatever the site does with preempted jobs."""
     cluster.set(PreemptMode=mode)
-    heard = first_heard(cluster, tmp_path, cancel_in_grace, lines=2)
+    heard = first_heard(cluster, tmp_path, partial(cancel_in_grace, said=tmp_path / "said"), lines=2)
 
     assert [h["kind"] for h in heard] == ["preempted", "cancelled"]
 

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from cluster import HOSTS, Cluster
 from harness import Run
-from planting import AT_ONCE, Verbs, absent, chosen_of, judge, misses, plant, planted
-
-from launcher.report.diagnosis.why import Why
+from planting import AT_ONCE, Told, Verbs, absent, chosen_of, judge, misses, plant, planted
 
 
 @pytest.mark.long
@@ -20,7 +18,7 @@ from launcher.report.diagnosis.why import Why
 def test_hangs_are_named(cluster: Cluster, cases: dict[str, Any], tmp_path: Path) -> None:
     """The same, a run each: a hang makes the rest of its run more patient."""
     chosen = chosen_of(name for name, case in cases.items() if case.late)
-    told: dict[str, tuple[Why, float]] = {}
+    told: dict[str, Told] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(
             lambda name: planted(cluster, tmp_path / str(chosen.index(name)), "function", [name]), chosen

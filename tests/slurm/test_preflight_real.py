@@ -25,7 +25,7 @@ def train(worker):
         worker.step(loss=1.0)
 """
 JOB = {"name": "net", "function": "net:train", "checkpoint": {"enabled": False}, "resources": {"timeout_min": 10}}
-IN_SECONDS = 45.0
+IN_SECONDS = 60.0
 """Checks that wait for what does not come end by a limit of 70 s and more. 10 to 19 s were seen on two loaded cores, on which
 all nodes import torch for the all-reduce (2.4 s of CPU time each); the all-reduce itself took less than one."""
 
@@ -135,7 +135,9 @@ def test_without_a_spare_the_run_comes_back_without_the_host(job: Login, fault: 
     assert "node2" not in {r["host"] for r in told(paths, "round_started")[0]["ranks"]}
     first, second = told(paths, "attempt_started")
     assert max(e["seconds"] for e in told(paths, "preflight")) < IN_SECONDS
-    assert second["t"] - first["t"] < 90
+    (requeued,) = told(paths, "requeued")
+    assert requeued["t"] - first["t"] < 90
+    assert (requeued["delay_s"], second["restart_count"]) == (0, 1)  # SLURM starts it, 121 s later at worst
     assert "node2" in told(paths, "decision")[0]["reason"]
 
 

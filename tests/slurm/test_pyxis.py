@@ -90,7 +90,7 @@ def inside(site: Site) -> dict[str, Any]:
 @pytest.fixture
 def run(cluster: Cluster, site: Site, tmp_path: Path) -> Run:
     """A run of two nodes in containers, with one checkpoint, going on."""
-    one = start(cluster, site, tmp_path)
+    one = start(cluster, site, tmp_path, params={"epochs": 16})
     one.wait_saved(1)
     one.wait_step(13)
     contained.assert_inside(one)

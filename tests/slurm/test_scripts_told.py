@@ -24,13 +24,14 @@ def clean(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def start(cluster: Cluster, folder: Path, *args: str, **job: Any) -> Run:
-    """Two ranks, on two hosts if nothing else is said, both up."""
+    """Two ranks, on two hosts if nothing else is said, both up, and the leader's picture names their hosts."""
     run = submit(
         folder, cluster.env, 2,
         **{"task": None, "script": "told_to_stop.py", "args": list(args), "params": {}, "code": {"dir": str(SCRIPTS)},
            "checkpoint": {"enabled": False, "interval_steps": None}, **job},
     )  # fmt: skip
     run.wait("both ranks", lambda: all((run.paths.root / f"up-{rank}").exists() for rank in range(2)))
+    run.wait("their hosts", lambda: run.state().get("nodes"))
     return run
 
 

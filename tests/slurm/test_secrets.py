@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -22,13 +23,14 @@ SECRETS = (KEY, TOKEN, PASSWORD)
 
 
 def holders(folder: Path) -> set[str]:
-    """Files below ``folder`` that hold any of the secrets."""
+    """Files below ``folder`` that hold any of the secrets; files and folders may come and go meanwhile."""
     found = set()
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
-            if any(secret.encode() in data for secret in SECRETS):
-                found.add(str(path.relative_to(folder)))
+    for above, _, names in os.walk(folder):
+        for path in (Path(above, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+                if any(secret.encode() in data for secret in SECRETS):
+                    found.add(str(path.relative_to(folder)))
     return found
 
 

@@ -25,7 +25,8 @@ def test_tasks_are_numbered_as_nodes_are(tree: Cluster, tmp_path: Path) -> None:
     layout = 'echo "$SLURM_PROCID $SLURM_NODEID"'
     block = tree.run(["srun", "-N4", "--ntasks-per-node=1", "-m", "block", "sh", "-c", layout]).stdout.split("\n")
     pairs = [line.split() for line in block if line]
-    run = submit(tmp_path, {**tree.env, "SLURM_DISTRIBUTION": "block"}, 4, resources={"nodes": 4, "tasks_per_node": 1})
+    environment, each_alone = {**tree.env, "SLURM_DISTRIBUTION": "block"}, {"nodes": 4, "tasks_per_node": 1}
+    run = submit(tmp_path, environment, 4, resources=each_alone, params={"epochs": 200})
     run.wait_step(1)
     found = {node: agent.environ() for node, agent in inflict.agents(run).items()}
     tree.cancel_all()
