@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "launcher"
 ROOMS = (
-    "frozen", "errors", "redact", "opening", "ownership",
+    "frozen", "errors", "redact", "opening", "ownership", "hosts", "gres",
     "config.document", "config.check", "config.convert", "config.load",
     "run", "slurm",
     "training.ddp", "training.process", "training.checkpoint", "training.step", "training.folder", "training.evaluation",

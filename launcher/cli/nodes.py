@@ -27,10 +27,10 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
     its checks more than once. FAILED counts workers, which may have failed because of their program.
     """
     from launcher.cli._output import NO_RUNS, print_json
+    from launcher.hosts import expand_hosts
     from launcher.report.model.host_records import gather, load
     from launcher.report.model.runs import all_runs
     from launcher.run.units import plural
-    from launcher.slurm.hosts import expand_hosts
 
     try:
         wanted = {name for text in hosts for name in expand_hosts(text)}

@@ -70,7 +70,7 @@ class JobEnviron:
     job_name: str = ""
     partition: str = ""
     node_list: str = ""
-    """The hosts of this step (of the job, outside a step), SLURM's short form; `launcher.slurm.hosts` expands it."""
+    """The hosts of this step (of the job, outside a step), SLURM's short form; `launcher.hosts` expands it."""
     node_name: str = ""
     """SLURMD_NODENAME: SLURM's name for this host; the host's own may differ."""
     restart_count: int = 0

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.frozen import frozen
+from launcher.hosts import expand_hosts
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
-from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts, job_facts, table_rows
 from launcher.slurm.restart import NET_LEAD_S
 from launcher.slurm.versions import blocks_accounting

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from launcher.frozen import frozen
+from launcher.hosts import expand_hosts
 from launcher.run.units import is_job_id, whole_number
 from launcher.slurm.commands import ask
-from launcher.slurm.hosts import expand_hosts
 
 ENDED = frozenset(
     {

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from launcher.frozen import frozen
+from launcher.gres import read_gpus
 from launcher.run.spec import SiteSpec
 from launcher.run.units import whole_number
 from launcher.slurm.commands import ask_patiently
@@ -228,7 +229,8 @@ def _partitions(text: str, nodes: str, *, can_preempt: bool) -> tuple[Partition,
 
 def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preempt: bool) -> Partition:
     out_of_service = re.compile(r"down|drain|fail|unknown|maint|power|reboot|no_respond")
-    gpus = [(*_gpus(row[6]), int(row[2])) for row in rows]
+    gpus = [(read_gpus(row[6]), int(row[2])) for row in rows]
+    counts = [(sum(count for _, count in entries), nodes) for entries, nodes in gpus]
     mode = k["PreemptMode"].upper().replace("GANG,SUSPEND", "SUSPEND").rpartition(",")[2]
     return Partition(
         name=name, default=k["Default"] == "YES", up=k["State"] in ("UP", ""),
@@ -236,27 +238,15 @@ def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preem
         usable_nodes=sum(int(row[2]) for row in rows if not out_of_service.match(row[3])),
         cpus_per_node=max((_int(row[4], 0) for row in rows), default=0),
         mem_gb_per_node=max((round(_int(row[5], 0) / 1024, 1) for row in rows), default=0.0),
-        gpus_per_node=max((count for count, _, _ in gpus), default=0),
-        gpu_types=tuple(dict.fromkeys(kind for _, kinds, _ in gpus for kind in kinds)),
-        gpu_nodes=sum(nodes for count, _, nodes in gpus if count),
+        gpus_per_node=max((count for count, _ in counts), default=0),
+        gpu_types=tuple(dict.fromkeys(kind for entries, _ in gpus for kind, _ in entries if kind)),
+        gpu_nodes=sum(nodes for count, nodes in counts if count),
         max_time_s=duration_s(k["MaxTime"]), default_time_s=duration_s(k["DefaultTime"]),
         max_nodes=_int(k["MaxNodes"], 0) or None, grace_s=_int(k["GraceTime"], 0),
         preempt_mode=mode or "OFF" if can_preempt else "OFF", allow_groups=k["AllowGroups"] or "ALL",
         allow_accounts=k["AllowAccounts"] or "ALL", allow_qos=k["AllowQos"] or "ALL",
         alloc_nodes=k["AllocNodes"] or "ALL",
     )  # fmt: skip
-
-
-def _gpus(gres: str) -> tuple[int, list[str]]:
-    """Read count and types of ``gpu:a100:4(S:0-1),gpu:3090:2``, ``gpu:4``, ``gpu``: a type is any text (gres.conf(5))."""
-    count, kinds = 0, []
-    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
-        name, *rest = entry.split(":")
-        if name == "gpu":
-            number = whole_number(rest[-1]) if rest else None
-            count += 1 if number is None else number
-            kinds += rest if number is None else rest[:-1]
-    return count, kinds
 
 
 def _qos(text: str) -> tuple[Qos, ...]:

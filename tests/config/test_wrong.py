@@ -321,7 +321,17 @@ ROWS: dict[str, Row] = {
     ),
     "brackets that do not match": Row(
         "script: train.py\nslurm: {exclude: 'gpu[01'}\n",
-        ["job.yaml:2:18: slurm.exclude: is not a host list: its brackets do not match; write gpu[01-04],gpu09"],
+        ["job.yaml:2:18: slurm.exclude: is not a host list; write it like gpu[01-04],gpu09"],
+    ),
+    "a host of a range wanted and excluded": Row(
+        "script: train.py\nresources: {nodes: 2}\nslurm: {nodelist: 'gpu[01-02]', exclude: gpu01}\n",
+        ["job.yaml:3:42: slurm.exclude: gpu01 is in both nodelist and exclude; remove it from one"],
+    ),
+    "another number of GPUs of a type of digits": Row(
+        "script: train.py\nresources: {gpus_per_node: 4}\nslurm: {gres: 'gpu:3090:2'}\n",
+        [
+            "job.yaml:3:15: slurm.gres: the number of GPUs per node is 2 here and 4 in resources.gpus_per_node; make them equal"
+        ],
     ),
     "a range of nodes that is upside down": Row(
         "script: train.py\nresources: {nodes: 4-2}\n",

@@ -14,9 +14,9 @@ from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from launcher.hosts import expand_hosts
 from launcher.slurm import jobs, probe, restart
 from launcher.slurm.environ import job_environ
-from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.site import SiteTexts, parse_site, policy
 from launcher.submission.plan.estimate import parse_start
 
@@ -129,7 +129,7 @@ def test_a_host_list_cannot_eat_the_memory(text: str) -> None:
     """However few characters stand for many or long names, a ValueError comes before they are made."""
     program = (
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({512 * 2**20},) * 2)\n"
-        "from launcher.slurm.hosts import expand_hosts\n"
+        "from launcher.hosts import expand_hosts\n"
         f"try:\n    expand_hosts({text})\nexcept ValueError: print('refused')\n"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime

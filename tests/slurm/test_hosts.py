@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster import Cluster
 
-from launcher.slurm.hosts import expand_hosts
+from launcher.hosts import expand_hosts
 
 CASES = [
     ("", []),

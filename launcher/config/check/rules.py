@@ -10,6 +10,8 @@ from typing import Any
 from launcher.config.document.schema import Job, Slurm
 from launcher.config.document.source import Problem, is_below, value_at
 from launcher.config.document.texts import check_texts
+from launcher.gres import read_gpus
+from launcher.hosts import hosts_or_none
 from launcher.redact import secret_name
 
 Values = dict[str, Any]
@@ -152,8 +154,8 @@ def containers_are_one_file(job: Job, values: Values) -> Problems:
 @rule("slurm.gres", "resources.gpus_per_node")
 def gres_agrees(job: Job, values: Values) -> Problems:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""
-    found = re.search(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=,|\(|$)", job.slurm.gres or "")
-    if found and (count := int(found[1] or 1)) != job.resources.gpus_per_node:
+    found = read_gpus(job.slurm.gres or "")
+    if found and (count := sum(count for _, count in found)) != job.resources.gpus_per_node:
         ours = job.resources.gpus_per_node
         said = f"the number of GPUs per node is {count} here and {ours} in resources.gpus_per_node; make them equal"
         yield Problem("slurm.gres", said, "value")
@@ -163,37 +165,15 @@ def gres_agrees(job: Job, values: Values) -> Problems:
 def enough_hosts(job: Job, values: Values) -> Problems:
     """sbatch refuses a node list longer than the node count, and a host both wanted and excluded."""
     total = job.resources.most_nodes + job.resources.spare_nodes
-    hosts = count_hosts(job.slurm.nodelist or "")
-    for key in ("nodelist", "exclude"):
-        if count_hosts(getattr(job.slurm, key) or "") is None:
-            yield Problem(
-                f"slurm.{key}", "is not a host list: its brackets do not match; write gpu[01-04],gpu09", "value"
-            )
-    if hosts and hosts > total:
-        said = f"names {hosts} hosts, but resources.nodes and spare_nodes request {total}"
+    wanted, excluded = (hosts_or_none(text or "") for text in (job.slurm.nodelist, job.slurm.exclude))
+    for key, hosts in (("nodelist", wanted), ("exclude", excluded)):
+        if hosts is None:
+            yield Problem(f"slurm.{key}", "is not a host list; write it like gpu[01-04],gpu09", "value")
+    if wanted and len(wanted) > total:
+        said = f"names {len(wanted)} hosts, but resources.nodes and spare_nodes request {total}"
         yield Problem("slurm.nodelist", said, "value")
-    both = set((job.slurm.nodelist or "").split(",")) & set((job.slurm.exclude or "").split(",")) - {""}
-    if both and "[" not in (job.slurm.nodelist or "") + (job.slurm.exclude or ""):
-        yield Problem(
-            "slurm.exclude", f"{sorted(both)[0]} is in both nodelist and exclude; remove it from one", "value"
-        )
-
-
-def count_hosts(text: str) -> int | None:
-    """Count the hosts in a host list such as ``gpu[01-04,7],login1``; None when its brackets do not match."""
-    total = 0
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[\[\]]", text):
-        if part in "[]":
-            return None
-        size = 1
-        for inside in re.findall(r"\[([^\]]*)\]", part):
-            ranges = [re.fullmatch(r"(\d+)(?:-(\d+))?", piece) for piece in inside.split(",")]
-            counts = [int(found[2] or found[1]) - int(found[1]) + 1 if found else 0 for found in ranges]
-            if min(counts) < 1:
-                return None
-            size *= sum(counts)
-        total += size
-    return total
+    if both := sorted({*(wanted or [])} & {*(excluded or [])}):
+        yield Problem("slurm.exclude", f"{both[0]} is in both nodelist and exclude; remove it from one", "value")
 
 
 # --- times --------------------------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ import math
 import re
 from dataclasses import dataclass
 
-from launcher.config.check.rules import count_hosts
 from launcher.config.convert.directives import node_range, smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch
 from launcher.config.document.clock_times import minutes
 from launcher.config.document.schema import Restart
+from launcher.gres import read_gpus
+from launcher.hosts import hosts_or_none
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Amounts:
 def read_amounts(given: dict[str, str]) -> Amounts:
     """Read ``--nodes``, ``--ntasks`` and the options that request GPUs."""
     per_node, total = smallest_count(given.get("ntasks-per-node")), smallest_count(given.get("ntasks"))
-    nodes = smallest_count(given.get("nodes")) or count_hosts(given.get("nodelist", ""))
+    nodes = smallest_count(given.get("nodes")) or len(hosts_or_none(given.get("nodelist", "")) or [])
     if not nodes:
         nodes = math.ceil(total / per_node) if total and per_node else 1
     result = Amounts(nodes, node_range(given.get("nodes", "")), _tasks(given, nodes) or 1)
@@ -42,36 +43,20 @@ def read_amounts(given: dict[str, str]) -> Amounts:
     scales = {"gpus-per-node": 1.0, "gres": 1.0, "gpus-per-task": float(result.slurm_tasks), "gpus": 1 / nodes}
     kind = ""
     for option, scale in scales.items():
-        count, kind = read_gpus(given.get(option, ""), named=option == "gres")
+        kind, count = next(iter(read_gpus(given.get(option, ""), named=option == "gres")), ("", 0))
         if count:
             result.gpus = math.ceil(count * scale)
             break
     entry = f"gpu:{kind}:{result.gpus}" if kind else f"gpu:{result.gpus}" if result.gpus else ""
-    others = [part for part in given.get("gres", "").split(",") if part and not _is_gpu(part)]
+    others = [part for part in given.get("gres", "").split(",") if part and not read_gpus(part)]
     result.gres = ",".join([entry, *others] if entry else others) if others or kind else ""
     return result
-
-
-def _is_gpu(entry: str) -> bool:
-    """Tell whether an entry of --gres requests GPUs."""
-    return re.sub(r"\(.*\)", "", entry).removeprefix("gres:").removeprefix("gres/").split(":")[0] == "gpu"
 
 
 def _tasks(given: dict[str, str], nodes: int) -> int | None:
     """Return SLURM's tasks per node; None where the options do not tell."""
     total = smallest_count(given.get("ntasks"))
     return smallest_count(given.get("ntasks-per-node")) or (math.ceil(total / nodes) if total else None)
-
-
-def read_gpus(text: str, *, named: bool) -> tuple[int, str]:
-    """Read ``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:tesla:a100:4``."""
-    for part in text.split(","):
-        words = re.sub(r"\(.*\)", "", part).removeprefix("gres:").removeprefix("gres/").split(":")
-        if text and (not named or words.pop(0) == "gpu"):
-            kind = ":".join(word for word in words if not word.isdigit())
-            count = next((word for word in words[-1:] if word.isdigit()), "1")
-            return smallest_count(count) or 0, kind
-    return 0, ""
 
 
 def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, has: Amounts) -> None:

@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 from launcher.config.check.rules import OWNED_OPTIONS
-from launcher.config.convert.amounts import Amounts, put_memory, put_time_limit, put_total, read_gpus
+from launcher.config.convert.amounts import Amounts, put_memory, put_time_limit, put_total
 from launcher.config.convert.directives import long_name, smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.slurm_keys import UNCONVERTED
 from launcher.config.document.source import read_value, read_yaml
 from launcher.errors import ConfigError
+from launcher.gres import read_gpus
 
 _RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
 _SLURM = ("partition", "account", "qos", "constraint", "exclude", "comment", "gres")
@@ -102,7 +103,7 @@ def _put_per_gpu(draft: Draft, given: dict[str, Any]) -> None:
             values.pop("resources.tasks_per_node", None)
     elif each is not None:
         draft.leave(f"gpus_per_task {each}: set resources.gpus_per_node.")
-    count, _ = read_gpus(str(values.get("slurm.gres", "")), named=True)
+    count = sum(count for _, count in read_gpus(str(values.get("slurm.gres", ""))))
     if count and "resources.gpus_per_node" not in values:
         draft.put("resources.gpus_per_node", count)
     gpus, cpus = values.get("resources.gpus_per_node"), given.get("cpus_per_gpu")

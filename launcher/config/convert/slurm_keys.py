@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from launcher.config.check.rules import OWNED_OPTIONS, count_hosts
+from launcher.config.check.rules import OWNED_OPTIONS
 from launcher.config.convert.directives import smallest_count
 from launcher.config.convert.draft import Draft, literal
 from launcher.config.document.clock_times import minutes
+from launcher.hosts import hosts_or_none
 
 _DROPPED = {
     "requeue", "no-kill", "open-mode", "parsable", "get-user-env", "verbose", "quiet", "gres", "cpus-per-gpu", "mem-per-cpu",
@@ -32,11 +33,12 @@ def put_slurm(draft: Draft, given: dict[str, str]) -> None:
 def _require_hosts(draft: Draft) -> None:
     """Leave out hosts that sbatch and `plan` refuse: more than nodes, or wanted and excluded."""
     wanted, excluded = draft.values.get("slurm.nodelist", ""), draft.values.get("slurm.exclude", "")
+    hosts = hosts_or_none(wanted) or []
     most = int(str(draft.values.get("resources.nodes", 1)).rpartition("-")[2])
-    if (count_hosts(wanted) or 0) > most:
+    if len(hosts) > most:
         draft.leave(f"--nodelist={wanted}: more hosts than nodes.")
         del draft.values["slurm.nodelist"]
-    elif set(wanted.split(",")) & set(excluded.split(",")) - {""}:
+    elif {*hosts} & {*(hosts_or_none(excluded) or [])}:
         draft.leave(f"--exclude={excluded}: one of these hosts is in --nodelist.")
         del draft.values["slurm.exclude"]
 

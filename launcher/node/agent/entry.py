@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import LauncherError, ProtocolError
+from launcher.hosts import expand_hosts
 from launcher.node.agent.agent import PRELOAD, Agent
 from launcher.node.agent.description import gloo_interface
 from launcher.node.agent.environment import base_environment
@@ -26,7 +27,6 @@ from launcher.run.batch import LAST_WORDS, LOG
 from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.slurm.hosts import expand_hosts
 
 
 def run_agent(

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from launcher.errors import ProtocolError
 from launcher.frozen import frozen
+from launcher.hosts import expand_hosts
 from launcher.node.wire.proofs import LifeKey
 from launcher.run.spec import RunSpec
 from launcher.run.units import whole_number
 from launcher.slurm.environ import job_environ
-from launcher.slurm.hosts import expand_hosts
 
 
 def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:

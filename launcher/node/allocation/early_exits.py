@@ -10,13 +10,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from launcher.hosts import expand_hosts
 from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
 from launcher.opening import open_regular
 from launcher.run.batch import LAST_WORDS, MARK, UNSEEN
 from launcher.run.paths import RunPaths
 from launcher.slurm.environ import JobEnviron, job_environ
-from launcher.slurm.hosts import expand_hosts
 
 _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")

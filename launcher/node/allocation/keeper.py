@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.errors import ProtocolError
+from launcher.hosts import expand_hosts
 from launcher.node.allocation.early_exits import (
     LEADER_REPLACED,
     LEADER_SILENT,
@@ -48,7 +49,6 @@ from launcher.run.spec import RunSpec
 from launcher.run.units import signal_name
 from launcher.slurm.environ import job_environ
 from launcher.slurm.handback import RUNNING
-from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import job_facts
 
 _MOST_SHORT_LIVED, _SHORT_S = 20, 60.0

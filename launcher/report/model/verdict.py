@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.hosts import expand_hosts
 from launcher.report.formats import duration
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.model.history import History, as_text
 from launcher.run.events import AttemptStarted, JobNamed, Requeued
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
-from launcher.slurm.hosts import expand_hosts
 
 if TYPE_CHECKING:
     from launcher.slurm.jobs import JobView

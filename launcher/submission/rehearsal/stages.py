@@ -16,12 +16,12 @@ from launcher.config.document.schema import Resources
 from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
+from launcher.hosts import expand_hosts
 from launcher.opening import open_to_append
 from launcher.run.held_signals import signals_held
 from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import environment_for_sbatch, job_environ
-from launcher.slurm.hosts import expand_hosts
 from launcher.submission.backends.local import Foreground
 from launcher.submission.backends.slurm import python_path
 from launcher.submission.facts.facts import Facts

@@ -11,10 +11,10 @@ from functools import partial
 from launcher.config.document.schema import Job, Trackers
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, SubmitError
+from launcher.hosts import expand_hosts
 from launcher.node.checkpoints.fence import newest_claimant
 from launcher.run import index
 from launcher.slurm.environ import job_environ
-from launcher.slurm.hosts import expand_hosts
 from launcher.submission import submit
 from launcher.submission.facts.facts import BackendName
 from launcher.submission.facts.gather import gather_facts

@@ -367,6 +367,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "--gres=gpu:a100:2,tmpdisk:100": ("srun -n 2 python t.py", {"gpus_per_node": 2}, {"gres": "gpu:a100:2,tmpdisk:100"}),
     "--gres=tmpdisk:100": ("python t.py", {}, {"gres": "tmpdisk:100"}),
     "--gres=tmpdisk:100 --gpus-per-node=1": ("python t.py", {"gpus_per_node": 1}, {"gres": "gpu:1,tmpdisk:100"}),
+    "--gres=gpu:3090:2": ("srun -n 2 python t.py", {"gpus_per_node": 2}, {"gres": "gpu:3090:2"}),
     "--gres=gpu:tesla:v100:2": ("srun -n 2 python t.py", {"gpus_per_node": 2}, {"gres": "gpu:tesla:v100:2"}),
     "-n 16 --gres=gpu:1": ("python t.py", {"gpus_per_node": 1, "cpus_per_task": 16}, {}),
     "--ntasks-per-node=32": ("python t.py", {"cpus_per_task": 32}, {}),

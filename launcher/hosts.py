@@ -37,6 +37,14 @@ def expand_hosts(text: str) -> list[str]:
     return names
 
 
+def hosts_or_none(text: str) -> list[str] | None:
+    """Return `expand_hosts`; None for a text that is no host list."""
+    try:
+        return expand_hosts(text)
+    except ValueError:
+        return None
+
+
 def _ranges(text: str, word: str) -> list[tuple[str, str]]:
     """Read what is in a pair of brackets: the first and the last number of each range."""
     out = []
