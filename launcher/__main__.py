@@ -1,4 +1,4 @@
-"""The command's start, of its script and of ``python -m launcher``: there is nothing to take back while modules are imported."""
+"""Entry point of ``launcher`` and of ``python -m launcher``. Ctrl-C during the imports ends it at once: nothing has begun."""
 
 from __future__ import annotations
 

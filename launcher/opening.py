@@ -47,6 +47,12 @@ def read_whole(path: str | Path, most: int = OBJECT_BYTES) -> bytes:
     return data
 
 
+def read_start(path: str | Path, most: int) -> bytes:
+    """Read a regular file, which a link may lead to: at most ``most`` bytes and one more. Raises OSError as `open_regular`."""
+    with open(open_regular(path, follow=True), "rb") as f:
+        return f.read(most + 1)
+
+
 def _opened(path: str | Path, flags: int, mode: int = 0o600) -> int:
     try:
         fd = os.open(path, flags | _SAFELY, mode)

@@ -28,13 +28,13 @@ def command(file: Path | None, output: str, force: bool) -> None:
     SLURM for its partitions.
     """
     from launcher.config.convert import MOST_TEXT, convert
-    from launcher.config.document.source import read_regular
+    from launcher.opening import read_start
     from launcher.run.files import write_atomic
 
     if output != "-" and not force and Path(output).exists():
         raise StateError(f"{output} exists; --force replaces it, -o PATH writes elsewhere, and -o - prints")
     try:
-        given = "" if file is None else read_regular(file, 4 * MOST_TEXT).decode("utf-8", errors="replace")
+        given = "" if file is None else read_start(file, 4 * MOST_TEXT).decode("utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     text = _first_job() if file is None else convert(given, file.name)

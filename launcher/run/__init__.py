@@ -1,1 +1,1 @@
-"""A run's directory: paths, spec, events, state, ledger. Standard library only: nodes import this floor."""
+"""What all floors share of a run: file names, spec, events, messages, state, causes. Standard library only: nodes import this floor."""

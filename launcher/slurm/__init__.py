@@ -1,1 +1,1 @@
-"""What SLURM says: commands and their output, site policy, node lists, the SLURM_* environment."""
+"""SLURM: ask it (jobs, the site, what a signal means) and order it (requeue, cancel, submit again)."""

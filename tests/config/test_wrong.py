@@ -349,6 +349,10 @@ ROWS: dict[str, Row] = {
         "script: train.py\nresources: {nodes: '2,4'}\n",
         ['job.yaml:2:20: resources.nodes: must be a whole number or a range such as 2-4, not "2,4"'],
     ),
+    "node counts in a list": Row(
+        "script: train.py\nresources: {nodes: [2, 4]}\n",
+        ["job.yaml:2:20: resources.nodes: must be a whole number or a range such as 2-4, not a list"],
+    ),
     "no nodes": Row(
         "script: train.py\nresources: {nodes: 0}\n", ["job.yaml:2:20: resources.nodes: must be at least 1, not 0"]
     ),

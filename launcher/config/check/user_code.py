@@ -12,8 +12,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-from launcher.config.document.source import read_regular
 from launcher.frozen import frozen
+from launcher.opening import read_start
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError, MemoryError)
@@ -84,7 +84,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def _read(path: Path) -> bytes:
-    data = read_regular(path, _MOST_BYTES)
+    data = read_start(path, _MOST_BYTES)
     if len(data) > _MOST_BYTES:
         amount = f"{_MOST_BYTES >> 20} MiB"
         raise OSError(errno.EFBIG, f"it is larger than {amount}", str(path))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import NoReturn
+
+from launcher.config.document.source import value_text
 
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
@@ -31,9 +32,7 @@ def node_count(value: object) -> object:
 
 
 def _refuse(value: object) -> NoReturn:
-    text = json.dumps(value, default=str)
-    shown = text if len(text) <= 60 else text[:57] + '..."'
-    raise ValueError(f"must be a whole number or a range such as 2-4, not {shown}")
+    raise ValueError(f"must be a whole number or a range such as 2-4, not {value_text(value)}")
 
 
 def bounds(nodes: int | str) -> tuple[int, int]:

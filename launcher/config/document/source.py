@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from launcher.frozen import frozen
-from launcher.opening import open_regular
 
 COMMAND_LINE = "command line"
 FILE_BYTES = 256 << 10
@@ -164,15 +162,6 @@ def read_yaml(text: str, source: str, most: int = FILE_BYTES) -> Document:
 def too_large(most: int) -> str:
     """Say that a file has more than ``most`` bytes."""
     return f"the file is larger than {most >> 10:,} KiB, too large for a job file"
-
-
-def read_regular(path: Path, most: int) -> bytes:
-    """Return what is in a regular file, ``most`` bytes and one more at most; a pipe or a device may never end.
-
-    Raises OSError, also for what is no regular file.
-    """
-    with open(open_regular(path, follow=True), "rb") as f:
-        return f.read(most + 1)
 
 
 def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
@@ -388,3 +377,17 @@ def _sexagesimal(text: str) -> str:
     for part in text.replace("_", "").lstrip("+-").split(":"):
         value = value * 60 + float(part)
     return f"{value:g}" if value % 1 else str(int(value))
+
+
+def value_text(value: Any) -> str:
+    """Show a value in a message, in at most 60 characters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value) if not isinstance(value, str) else '"' + value.encode("unicode_escape").decode() + '"'
+    return text if len(text) <= 60 else text[:57] + '..."'

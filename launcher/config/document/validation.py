@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.document.schema import Job
-from launcher.config.document.source import Problem, is_below, join
+from launcher.config.document.source import Problem, is_below, join, value_text
 
 _TYPES = {
     "string_type": "text",
@@ -47,20 +47,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean "x"?``, or the list of what is allowed."""
     known = list(known)
     return did_you_mean(word, known) or (f"; allowed here: {', '.join(known)}" if known else "")
-
-
-def value_text(value: Any) -> str:
-    """Show a value in a message, in at most 60 characters."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    text = repr(value) if not isinstance(value, str) else '"' + value.encode("unicode_escape").decode() + '"'
-    return text if len(text) <= 60 else text[:57] + '..."'
 
 
 def describe_errors(error: ValidationError, data: Any, most: int) -> list[Problem]:

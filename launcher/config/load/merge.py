@@ -19,8 +19,9 @@ from launcher.config.document.source import (
     nearest,
     read_value,
     value_at,
+    value_text,
 )
-from launcher.config.document.validation import takes_text, value_text
+from launcher.config.document.validation import takes_text
 from launcher.config.load.interpolate import readable
 from launcher.config.load.site_profile import Layer
 

@@ -16,8 +16,9 @@ from launcher.config.document.source import (
     join,
     read_yaml,
     too_large,
+    value_text,
 )
-from launcher.config.document.validation import keys_at, suggestion, value_text
+from launcher.config.document.validation import keys_at, suggestion
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 from launcher.opening import open_regular

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value
-from launcher.config.document.validation import keys_at, suggestion, value_text
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value, value_text
+from launcher.config.document.validation import keys_at, suggestion
 from launcher.frozen import frozen
 from launcher.redact import redact_values, secret_name
 

@@ -9,8 +9,8 @@ port, and nothing of the secret is given away::
 
 ``life`` names one life of the allocation (job id and restart count). A new leader refuses an agent of an older life,
 although that agent knows the secret. ``host`` is the leader's node and ``port`` the one that the agent dialled: a program on
-another port that relays the challenge proves nothing. After that lines come in blocks, each with a code, made with a key of this connection
-and this direction, of its number and its text (`launcher.node.wire.proofs`): who relays a connection can end it, and no more.
+another port that relays the challenge proves nothing. After that, lines are sent in blocks. Each block has a code, made from its number
+and its text with a key of this connection and direction (`launcher.node.wire.proofs`): who relays a connection can end it, and no more.
 Lines are not encrypted: they hold no secrets.
 """
 
@@ -39,7 +39,7 @@ HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""
 _HANG_UP_S = 2.0
 _MOST_UNPROVEN = 512
-"""Connections that have proved nothing yet, where there are fewer agents: all of them may connect at once."""
+"""Most connections without proof, if there are fewer agents than this: all agents may connect at once."""
 OWN_FILES = 128
 """Descriptors that strangers never get: the leader's files, the pipes of its commands."""
 _BEFORE_COUNTED = 320
@@ -113,7 +113,7 @@ class Peer:
             self.abort()
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield every message, in order, until the other end hangs up, or something comes from elsewhere."""
+        """Yield every message, in order, until the other end hangs up, or a block has a wrong code."""
         buffer = bytearray()
         while True:
             try:
@@ -187,7 +187,7 @@ def _check(given: str, right: bytes) -> None:
 
 
 def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = False) -> Serve:
-    """Return what `Leader.run` takes to listen: it binds the first free candidate port and feeds a `Hub`.
+    """Return the `serve` function of a leader: it binds the first free port and passes messages to a `Hub`.
 
     ``peers`` is how many agents there are. ``local`` listens on 127.0.0.1 alone. The awaited call raises ProtocolError when
     every candidate port is taken.

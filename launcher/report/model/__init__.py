@@ -1,1 +1,1 @@
-"""A run's files read into values. No sentence is made here."""
+"""A run's files read into values, and sentences about what is wrong or slow now. No lines are laid out here."""

@@ -1,1 +1,1 @@
-"""Events, states and lists of runs in plain text. Pure."""
+"""Events, states and lists of runs in plain text. Pure but for `listing`, which reads."""

@@ -7,7 +7,6 @@ what to start from its standard input, and answers with the controller's process
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from launcher.errors import SubmitError
+from launcher.node.forkserver.proctable import die_with_parent
 from launcher.opening import open_to_append
 from launcher.run.held_signals import signals_held
 from launcher.run.processes import is_alive
@@ -176,11 +176,10 @@ class Foreground:
 
 def _die_with(parent: int) -> Callable[[], None]:
     """Return what the child does before exec: get TERM when the parent dies, however it dies (PR_SET_PDEATHSIG)."""
-    libc = ctypes.CDLL(None)
 
     def arrange() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this command's handler would never run here
-        libc.prctl(1, signal.SIGTERM)
+        die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
 

@@ -1,1 +1,1 @@
-"""What would be submitted, worked out from a job and facts. Pure but for questions to sbatch."""
+"""What would be submitted, worked out from a job and facts. Pure but for questions to sbatch, and `estimate`, which reads earlier runs."""
