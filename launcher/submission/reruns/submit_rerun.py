@@ -1,4 +1,4 @@
-"""Make a run that trains in the allocation of a hold (``launcher rerun``): today's code, in a folder of its own."""
+"""Make a run that trains in the allocation of a hold (``launcher rerun``): your current code, in a folder of its own."""
 
 from __future__ import annotations
 
