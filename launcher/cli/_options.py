@@ -160,7 +160,7 @@ def job_or_own(named: RunPaths, words: Sequence[str]) -> LoadedJob:
 def load_job_words(
     words: Sequence[str], sweep: Sequence[str] = (), *, script_args: Sequence[str] | None = None
 ) -> LoadedJob:
-    """Load the job that the words of a command line name; without ``script_args`` with those behind --. Raises ConfigError."""
+    """Load the job that the words of a command line name; without ``script_args`` with those after --. Raises ConfigError."""
     from dataclasses import replace
 
     from launcher.config.document.validation import homes, keys_at
