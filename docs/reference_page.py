@@ -15,19 +15,20 @@ from launcher.config.document import schema
 from launcher.config.document.schema import Job
 from launcher.config.document.validation import key_name
 from launcher.config.load import site_profile
+from launcher.config.load.sweep import SWEPT
 
 __all__ = ["field_docs", "json_schema", "json_schema_text", "page"]
 
 _INTRO = """# Every key of a job file
 
 Made from `launcher/config/document/schema.py` by `make docs`. `launcher schema > job.schema.json` writes the same for editors: with
-`# yaml-language-server: $schema=job.schema.json` as its first line, a job file is completed and checked as it is typed.
+`# yaml-language-server: $schema=job.schema.json` as its first line, an editor completes and checks a job file as you type.
 
-Values come, the weakest first, from `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,
+Later sources override earlier ones: `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,
 `~/.config/launcher/site.yaml`, the job file, and `key.path=value` on the command line. Mappings merge, lists are replaced,
-and `key=null` unsets an optional key. Every fault is reported at once, as `file:line:column: key.path: what is wrong`.
+and `key=null` unsets an optional key. All errors are reported at once, as `file:line:column: key.path: what is wrong`.
 
-`${params.x}` stands for another key of the job, `${oc.env:USER}` for an environment variable (never a secret:
+`${params.x}` stands for another key of the job, `${oc.env:USER}` for an environment variable (for secrets use
 `environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\${` writes `${` itself
 (`\\\\${` in double quotes).
 Clock times and numbers with leading zeros need quotes.
@@ -136,6 +137,7 @@ def page() -> str:
     for path, cls in _sections(Job, ""):
         text += [f"\n## {path}\n", f"{cls.__doc__}\n", _table(cls, docs[cls.__name__], path)]
     text.append(_site_part())
+    text.append(_sweep_part())
     text.append(_extra_part())
     return "\n".join(text)
 
@@ -211,8 +213,9 @@ def _site_part() -> str:
     docs = field_docs(site_profile, "SiteProfile")
     lines = [
         "\n## Site profiles\n",
-        "A site profile has any key of a job, as a default for every job, and these keys of its own. An administrator's",
-        "profile can lock keys: `locked: [slurm.account, restart.max_total_hours]`.\n",
+        "A site profile sets defaults for any key of a job, and has these keys of its own. `launcher doctor --write-site` writes",
+        "one; [slurm/site.yaml](../slurm/site.yaml) is an example. An administrator's profile can lock keys:",
+        "`locked: [slurm.account, restart.max_total_hours]`.\n",
         "| key | default | means |",
         "| --- | --- | --- |",
     ]
@@ -221,6 +224,17 @@ def _site_part() -> str:
             f"| `{field.name}` | {_default(field) if field.default != () else ''} | {_cell(docs[field.name])} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _sweep_part() -> str:
+    keys = ", ".join(f"`{key}`" for key in SWEPT if key != "params")
+    return (
+        '\n## sweep\n\n`sweep: {params.lr: [0.1, 0.01], seed: "range(5)", array_parallelism: 4}` submits ten points as one array. '
+        f"At most four\nrun at the same time. Keys below `params` can vary, and {keys}.\n"
+        "Other keys cannot: all points share one sbatch script.\n"
+        "On the command line: `--sweep params.lr=0.1,0.01`, once for each key. `launcher ls --sweep ID` compares the points,\n"
+        "`launcher resubmit ID --failed` continues the failed ones.\n"
+    )
 
 
 def _extra_part() -> str:

@@ -42,7 +42,7 @@ _HEADER = re.compile(
 _SIGNED = re.compile(r"(?i)(?P<before>[?&](?:sig|x-(?:amz|goog)-(?:signature|security-token|credential))=)[^\s&\"']+")
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s:@$]+@")
 # GitHub, Hugging Face, OpenAI, AWS, GitLab, Slack, Google, npm and PyPI publish these forms for scanners; the address of a webhook is
-# all that one needs to post to it. Of a private key the lines behind its first one are cut, too.
+# all that one needs to post to it. Of a private key the lines after its first one are cut, too.
 _TOKEN = re.compile(
     r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{22,}|hf_[A-Za-z0-9]{16,}|sk[-_][\w-]{20,}|AKIA[0-9A-Z]{16,}"
     r"|glpat-[\w-]{16,}|xox[abprs][-_][\w-]{10,}|xapp-[\w-]{10,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{16,}"
@@ -149,7 +149,7 @@ def _is_word(value: Any) -> bool:
 
 
 def _without_values(text: str, names: re.Pattern[str], telling: Callable[[str], object]) -> str:
-    """Replace the value behind each name that is ``telling``, where the value is quoted or has letters and digits."""
+    """Replace the value after each name that is ``telling``, where the value is quoted or has letters and digits."""
     parts, done, ordinary_until = [], 0, 0
     for found in names.finditer(text):
         at = found.end()

@@ -55,7 +55,7 @@ def page(parts: list[dict[str, Any]]) -> str:
     lines = [
         "# GPUs",
         "",
-        "Written by `make gpu`: what the launcher does on this machine's GPUs, figure by figure.",
+        "Written by `make gpu`: measurements of the launcher on the GPUs of the machine below.",
         "",
     ]
     lines += ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in facts.items()), ""]
@@ -66,7 +66,7 @@ def page(parts: list[dict[str, Any]]) -> str:
         if part["skipped"]:
             lines += [f"Skipped: {part['skipped']}.", ""]
         if part["figures"]:
-            lines += ["| | found | goal | |", "| --- | --- | --- | --- |"]
+            lines += ["| | measured | goal | |", "| --- | --- | --- | --- |"]
             lines += [_row(Figure(**values)) for values in part["figures"]]
             lines += [""]
         if part["error"]:

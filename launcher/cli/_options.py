@@ -26,7 +26,7 @@ class TrustCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(
-            click.Option(["--trust"], is_flag=True, help="Run a job, or code, that others own or can write.")
+            click.Option(["--trust"], is_flag=True, help="Accept a job or code that others own or can write.")
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,7 +58,9 @@ class JobCommand(TrustCommand):
     def __init__(self, *args: Any, job: str = "JOB", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += [
-            click.Option(["-m", "module"], metavar="MODULE", help="Run a module instead of a JOB."),
+            click.Option(
+                ["-m", "module"], metavar="MODULE", help="Use a Python module as the script, as in python -m."
+            ),
             click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar=f"{job} [KEY=VALUE]... [-- ARGS]..."),
         ]
 
@@ -120,12 +122,13 @@ backend_option = click.option(
 )  # fmt: skip
 
 wait_option = click.option(
-    "--wait", is_flag=True, help="Follow the run until it ends; the exit code tells how it ended."
+    "--wait", is_flag=True, help="Follow the run until it ends. Exit code 0: completed, 8: failed, 9: cancelled."
 )
 
 sweep_option = click.option(
     "--sweep", multiple=True, metavar="KEY=VALUES",
-    help="Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission.",
+    help="Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission. "
+    "May be repeated.",
 )  # fmt: skip
 
 json_option = partial(click.option, "--json", "as_json", is_flag=True)
@@ -157,7 +160,7 @@ def job_or_own(named: RunPaths, words: Sequence[str]) -> LoadedJob:
 def load_job_words(
     words: Sequence[str], sweep: Sequence[str] = (), *, script_args: Sequence[str] | None = None
 ) -> LoadedJob:
-    """Load the job that the words of a command line name; without ``script_args`` with those behind --. Raises ConfigError."""
+    """Load the job that the words of a command line name; without ``script_args`` with those after --. Raises ConfigError."""
     from dataclasses import replace
 
     from launcher.config.document.validation import homes, keys_at

@@ -36,7 +36,7 @@ _LONGEST_BYTES = 1 << 20
 @click.option("--attempt", type=click.IntRange(min=0), help="Attempt of the log. Default: the latest that has one.")
 @click.option("--round", type=click.IntRange(min=0), help="Round of the log. Default: the latest that has one.")
 @click.option("--agents", is_flag=True, help="Print the agents' logs: start-up, SLURM and the launcher itself.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Print only this many lines, the last ones.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Print new lines as they come, over restarts, until the run has ended."
 )
@@ -46,7 +46,7 @@ def command(
 ) -> None:  # fmt: skip
     """Print the log of a rank: its standard output and error.
 
-    On a terminal, control characters other than colours and carriage returns are written out; a pipe gets every byte as it is.
+    On a terminal, control characters other than colours and carriage returns are escaped. A pipe gets the bytes unchanged.
     """
     from launcher.submission.sweeps.points import single
 

@@ -33,7 +33,7 @@ def command(
 ) -> None:  # fmt: skip
     """List runs, newest first; a sweep is one line.
 
-    A run in the same folder that is somebody else's, or in which others can write, is marked.
+    Runs that belong to others, or that others can write, are marked.
     """
     from launcher.report.formats import json_lines
     from launcher.report.model.runs import all_runs

@@ -61,7 +61,10 @@ class _Verbs(click.Group):
             formatter.write_dl([(verb, _summary(verb)) for verb in self.list_commands(ctx)])
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Verbs, subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)  # fmt: skip
 @click.version_option(launcher.__version__, message="launcher %(version)s", help="Print the version.")
 def cli() -> None:
     """Submit multi-node PyTorch DDP jobs to SLURM, and restart and resume them after failures.

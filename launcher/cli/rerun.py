@@ -1,4 +1,4 @@
-"""Run today's code in an allocation that is held."""
+"""Run your current code in the allocation of a hold."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _WORD_S = 3.0
 
 @click.command(cls=JobCommand, job="[JOB]")
 @click.argument("run", shell_complete=complete_run)
-@click.option("--detach", "-d", is_flag=True, help="Return when it has begun; it runs on.")
+@click.option("--detach", "-d", is_flag=True, help="Return when the rerun has started; it continues.")
 def command(run: str, words: tuple[str, ...], detach: bool) -> None:
-    """Run today's code in the allocation of RUN, a hold or an earlier rerun, as a run of its own.
+    """Run your current code in the allocation of RUN (a hold or an earlier rerun), as a separate run.
 
-    JOB defaults to the job of RUN. It may use fewer nodes than the hold has. While the hold is in the queue, this waits.
+    JOB defaults to the job of RUN. It may use fewer nodes than the hold has. While the hold is in the queue, the command
+    waits.
 
     The first Ctrl-C saves and stops the rerun, the second gives it some seconds (SLURM's KillWait); the hold stays. What
     fails is not started again, unless restart.max_restarts=N is given here.

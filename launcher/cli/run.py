@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def command(words: tuple[str, ...]) -> None:
     """Run a job on this machine, in the foreground, until it ends. Every node is simulated.
 
-    The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. Closing the terminal
-    saves and stops, and so does output that cannot be written any more. The exit code tells how the run ended.
+    The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. If the terminal
+    closes or the output can no longer be written, the run saves and stops. Exit code 0: completed, 8: failed, 9: cancelled.
     """
     from launcher.cli._follow_run import report_end
     from launcher.cli._output import handling

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...], wait: bool) -> None:
     """Submit a job to SLURM or to this machine.
 
-    JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after -- are
-    arguments of the script. `JOB then JOB2` submits both; JOB2 starts when JOB has completed, and words after -- are its.
+    JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after --
+    replace `args`. `JOB then JOB2` submits both; JOB2 starts when JOB has completed. Words after -- then replace the args
+    of JOB2.
     """
     from dataclasses import replace
 

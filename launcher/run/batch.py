@@ -11,7 +11,7 @@ COMPLETED = 64
 ended with."""
 JUDGED = 65
 """The same for a run that has not completed, or not by this job: there is nothing left to do. After any other status the run's
-folder, or Python on it, is away: the batch script asks again, and ends FAILED in the end, so that no job behind it starts."""
+folder, or Python on it, is away: the batch script asks again, and ends FAILED in the end, so that no job that waits for it starts."""
 GONE = 66
 """Exit status of a leader whose run's folder is gone for good, and so of srun and the job: there is no teardown to wait for."""
 UNSEEN = 72

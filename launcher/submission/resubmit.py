@@ -54,7 +54,7 @@ class Again:
     unsafe_load: bool = False
     """Checkpoints that cannot be loaded safely may be unpickled in full."""
     fresh_code: bool = False
-    """Copy today's code instead of keeping the run's copy."""
+    """Copy the current code instead of keeping the run's copy."""
     backend: BackendName | None = None
     """None: the one it had."""
     trusted: bool = False
@@ -189,7 +189,7 @@ def _refuse_idle(paths: RunPaths, how: Again, *, forks: bool, point: bool) -> No
 def own_job(
     paths: RunPaths, overrides: Sequence[str], script_args: Sequence[str] = (), *, fresh_code: bool, trusted: bool
 ) -> LoadedJob:
-    """Load a run's own job with changes, under the site's rules of today. ``fresh_code``: today's code will be copied.
+    """Load a run's own job with changes, under the site's rules of today. ``fresh_code``: the current code will be copied.
 
     Raises ConfigError, and TrustError for code of others.
     """

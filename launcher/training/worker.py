@@ -315,7 +315,7 @@ class Worker:
         The first one restores this rank's random numbers to what they were at the checkpoint, and seeds none (`restore_rng`). Code
         that draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body that has
         not called `step` has done one step all the same. ``count`` is of the whole run: the epoch follows from the number. Where loops
-        have different counts (one loop per epoch), the last checkpoint is written when the code ends. Raises CodeError behind `batches`.
+        have different counts (one loop per epoch), the last checkpoint is written when the code ends. Raises CodeError after `batches`.
         """
         session = self._session
         count = None if count is None else index(count)
@@ -353,7 +353,7 @@ class Worker:
         """Report one optimizer step as done (for loops that do not use `batches`); returns how many.
 
         Saves what is registered when a save is due. At an agreed stop a function's worker ends here; a script continues and
-        asks `should_stop`. Raises CodeError inside `batches`, which counts the steps itself, and behind it.
+        asks `should_stop`. Raises CodeError inside `batches`, which counts the steps itself, and after it.
         """
         if self._session.in_unit:
             raise CodeError("step() was called inside batches(), which counts the steps itself; log numbers with log()")
@@ -384,7 +384,7 @@ class Worker:
         """Give a folder that all ranks fill (DCP, FSDP, anything) and the leader commits: ``with run.save_dir() as path``.
 
         Its files must be written when the block ends; all ranks must enter it. None outside a run. For loops over `steps`, or that
-        call `step`. Raises CodeError where something is registered, and in a loop over `batches` or behind it.
+        call `step`. Raises CodeError where something is registered, and in a loop over `batches` or after it.
         """
         self._way.fills("save_dir")
         return save_folder(self._session)

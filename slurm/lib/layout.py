@@ -272,7 +272,7 @@ def sh(*args: str, check: bool = True, timeout: float = 60, stdin: str = "") -> 
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[None]:
-    """Signals act behind the block: an exception while a process is being started would leave it without anybody who knows it."""
+    """Signals act after the block: an exception while a process is being started would leave it without anybody who knows it."""
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}

@@ -29,7 +29,7 @@ def main(argv: list[str], usage: str) -> int:
     if verb not in VERBS:
         print(usage.strip(), file=sys.stderr if verb not in ("-h", "--help") else sys.stdout)
         return 0 if verb in ("-h", "--help") else 2
-    for number in (signal.SIGTERM, signal.SIGHUP):  # what has been begun is put back, as behind a Ctrl-C
+    for number in (signal.SIGTERM, signal.SIGHUP):  # what has been begun is put back, as after a Ctrl-C
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         if verb not in ("env", "install") and (reason := install.why_not()):

@@ -125,7 +125,7 @@ def test_a_second_loop_keeps_the_global_batch(tmp_path: Path) -> None:
     [
         ("zipped", "batches() was called inside another loop over batches()"),
         ("epochs_of_its_own_loader", "step() was called inside epochs(), which knows epochs by batches()"),
-        ("steps_behind", "steps() or restore_rng() was called behind a loop over batches()"),
+        ("steps_behind", "steps() or restore_rng() was called after a loop over batches()"),
     ],
 )
 def test_loops_that_no_resume_could_continue_are_refused(tmp_path: Path, target: str, said: str) -> None:

@@ -46,8 +46,8 @@ def test_a_link_within_the_folder_still_leads_there_under_another_name(tmp_path:
         ("registers", "asks", "should_save() was called although something is registered"),
         ("registers", "fills", "save_dir() was called although something is registered"),
         ("asks", "registers", "register(model) came after save_dir() or should_save()"),
-        ("loops", "fills in it", "should_save() was called in a loop over batches(), or behind it"),
-        ("loops", "fills", "save_dir() was called in a loop over batches(), or behind it"),
+        ("loops", "fills in it", "should_save() was called in a loop over batches(), or after it"),
+        ("loops", "fills", "save_dir() was called in a loop over batches(), or after it"),
         ("fills", "loops", "batches() was called in a run that saves by save_dir()"),
     ],
 )

@@ -22,5 +22,5 @@ def ready(values: torch.Tensor) -> None:
 
 
 def write(values: torch.Tensor) -> None:
-    """Write one number far behind the beginning of ``values``."""
+    """Write one number far after the beginning of ``values``."""
     _far_away[(1,)](values, FAR)

@@ -1,4 +1,4 @@
-"""The fork server and CUDA: no context before the fork; from a killed rank to the next step, part by part, beside ``spawn``."""
+"""The fork server and CUDA: no context before the fork; time from a killed rank to the next step, by part, compared with ``spawn``."""
 
 from __future__ import annotations
 

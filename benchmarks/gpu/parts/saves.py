@@ -1,4 +1,4 @@
-"""Saves of a large state: how long training is blocked, beside ``torch.save`` with fsync and DCP's async_save; memory; the way back."""
+"""Saves of a large state: how long training is blocked, compared with ``torch.save`` plus fsync and DCP's async_save; memory; loading."""
 
 from __future__ import annotations
 

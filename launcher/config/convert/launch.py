@@ -84,7 +84,7 @@ class Launch:
     """Programs around it that are not converted."""
     under_srun: bool = False
     components: bool = False
-    """srun starts more than this, behind a lone ``:``."""
+    """srun starts more than this, after a lone ``:``."""
     shell: str | None = None
     """The commands of ``bash -c``, to be read before anything else is known."""
     depth: int = 0

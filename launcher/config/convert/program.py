@@ -167,7 +167,7 @@ def _put_settings(script: ScriptDraft, launch: Launch) -> None:
         said = "activate that environment before you submit" if wrapper.endswith(" run") else "workers start without it"
         script.leave(f"{wrapper} around the program: {said}.")
     if launch.components:
-        script.leave("srun starts more behind a lone ':'; only the first component is here.")
+        script.leave("srun starts more after a lone ':'; only the first component is here.")
     if launch.nested:
         place = Command(launch.line, nested=launch.nested).place
         script.leave(f"{place}: the training is started there; here it is started once, always.")

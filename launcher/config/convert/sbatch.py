@@ -39,7 +39,7 @@ def _converted(text: str, filename: str) -> str:
     chosen = max(range(len(launches)), key=lambda index: launches[index].weight, default=None)
     if chosen is None and not given:
         raise ConfigError(f"{filename} is not an sbatch script: it has no #SBATCH line and starts no Python program")
-    script = _read(text, filename, given, chosen)  # again: what comes behind the training prepares nothing
+    script = _read(text, filename, given, chosen)  # again: what comes after the training prepares nothing
     launch = script.launches[chosen] if chosen is not None else None
     folder = script.folder
     requested = with_step(script, given, launch)

@@ -16,7 +16,7 @@ class Command:
     raw: str = ""
     """As it is written, redirections included."""
     end: str = ""
-    """The operator behind it."""
+    """The operator after it."""
     kind: str = ""
     """``for`` sets its one word in a loop, ``function`` is named by it, ``(`` and ``)`` enclose a subshell; "": a command."""
     nested: str = ""
@@ -66,7 +66,7 @@ class _Block:
     pattern: bool = False
     """A pattern of ``case`` comes next."""
     silent: bool = False
-    """The brackets behind a function's name."""
+    """The brackets after a function's name."""
 
 
 @dataclass

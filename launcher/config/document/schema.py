@@ -93,7 +93,7 @@ class Resources(_Section):
     cpus_per_task: Count = 1
     """CPUs per worker."""
     mem_gb: Positive | None = None
-    """Memory per node in GB. Default: the site's."""
+    """Memory per node in GB. Default: SLURM's default for the partition."""
     timeout_min: Limit = 60
     """Time limit of one attempt, in minutes or as a quoted clock time such as "24:00:00" or "1-12:00:00"."""
     spare_nodes: Whole = 0
@@ -117,7 +117,7 @@ class Slurm(_Section):
     """Options of sbatch, under sbatch's names."""
 
     partition: str | None = None
-    """Partition. Default: the site's."""
+    """Partition. Default: SLURM's default partition."""
     account: str | None = None
     """Account to charge."""
     qos: str | None = None
@@ -192,7 +192,7 @@ class Environment(_Section):
     setup: list[str] = _items()
     """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
     python: str | None = None
-    """Python interpreter. Default: the active one at submission."""
+    """Python interpreter. Default: the active one at submission; in a container, the image's python3."""
     stage: StagePlace = False
     """Carry the Python environment to each node as one file, and start Python from there: in /tmp (true), or in another folder
     that each node has of its own. Only on SLURM."""
@@ -221,7 +221,7 @@ class Checkpointing(_Section):
     keep_every_steps: Count | None = None
     """Also keep every checkpoint whose step is a multiple of N."""
     watch: str | None = None
-    """Pattern of a script's own checkpoints, below the run directory. New files that match count as progress."""
+    """Pattern of a script's own checkpoints, below the run directory. New or changed files that match count as progress."""
 
 
 @frozen(kw_only=True)
@@ -229,9 +229,10 @@ class Restart(_Section):
     """When and how often a run restarts."""
 
     max_restarts: Whole = 3
-    """Restarts without a new checkpoint. Each cause is counted separately."""
+    """Restarts without a new checkpoint, after which the run ends failed. Each cause is counted separately."""
     max_total_hours: Positive = 168.0
-    """Total hours of all attempts."""
+    """Hours of allocation over all attempts. A run that reaches them saves and ends failed; launcher resubmit with a higher
+    value continues it."""
     requeue: bool = True
     """Requeue the job after preemption, time limit or node failure."""
     queue_early: bool = False
@@ -243,9 +244,9 @@ class Restart(_Section):
     hang_floor_s: Positive = 60.0
     """Lower bound of the learned limit, in seconds."""
     idle_timeout_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """End an allocation that makes no progress for N minutes; 0: never. Steps, saves and evaluations are progress. Before
-    the first step, behind the loops, and in scripts that report no steps, so are the use of GPUs or CPUs and new or
-    changed files of checkpoint.watch."""
+    """End an allocation that makes no progress for N minutes; 0: never (a hold: after 30 minutes). Steps, saves and
+    evaluations are progress. Before the first step, after the loops, and in scripts that report no steps, so are the use of
+    GPUs or CPUs and new or changed files of checkpoint.watch."""
     max_at_risk_min: Minutes = 60.0
     """Minutes that training continues while checkpoints cannot be written."""
     signal_lead_s: Annotated[int, Field(ge=5)] = 120
@@ -323,7 +324,8 @@ class Job(_Section):
     params: dict[str, Any] = _keys()
     """Keyword arguments of the task or function, and values for ${params.x}."""
     seed: Whole = 0
-    """Seed of python, numpy and torch, and of the data order."""
+    """Seed of python, numpy and torch in a task or function, and of the order of samples in a task and in `batches`. A script
+    seeds itself; only dry-run seeds it."""
     deterministic: bool = False
     """Use torch's deterministic algorithms. A bitwise identical resume on GPUs needs them."""
     code: Code = field(default_factory=Code)

@@ -16,7 +16,7 @@ Place = tuple[int, int, int, int]
 
 @functools.cache
 def cpu_place(cpu: int, cpus: Path = _CPUS) -> Place:
-    """Return where a CPU is. Linux numbers the second threads of all cores behind the first ones: by number, they are cores far apart."""
+    """Return where a CPU is. Linux numbers the second threads of all cores after the first ones: by number, they are cores far apart."""
     folder = cpus / f"cpu{cpu}"
     socket, core = (_number(folder / "topology" / name) for name in ("physical_package_id", "core_id"))
     nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]

@@ -136,7 +136,7 @@ class _TensorBoard(Sink):
         self._void, self._memory["described"] = None, True
 
     def _append(self, events: list[Any]) -> None:
-        """Write all or none: a torn record would hide everything behind it."""
+        """Write all or none: a torn record would hide everything after it."""
         data = io.BytesIO()
         for event in events:
             self._writer(data).write(event.SerializeToString())

@@ -45,7 +45,7 @@ _NICE = 5
 
 
 def read_rows(path: Path, offset: int) -> list[tuple[dict[str, Any], int]]:
-    """Return the whole lines of metrics.jsonl from ``offset`` on, each with the offset behind it; none when there is nothing new."""
+    """Return the whole lines of metrics.jsonl from ``offset`` on, each with the offset after it; none when there is nothing new."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(offset)

@@ -65,7 +65,7 @@ def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
         f"outside={shlex.quote(facts.launcher_python)}",
         'if [ ! -x "$outside" ]; then',
         "outside=python3",
-        # An older one cannot read the teardown: the job would end FAILED behind a run that has completed.
+        # An older one cannot read the teardown: the job would end FAILED after a run that has completed.
         f'"$outside" -c "import sys; sys.exit(sys.version_info < (3, 10))" || {{ echo "{_OLD}" >&2; exit 1; }}',
         "fi",
         f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",

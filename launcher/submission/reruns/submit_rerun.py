@@ -1,4 +1,4 @@
-"""Make a run that trains in the allocation of a hold (``launcher rerun``): today's code, in a folder of its own."""
+"""Make a run that trains in the allocation of a hold (``launcher rerun``): your current code, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _in_hold(made: SubmissionPlan, hold: RunSpec) -> SubmissionPlan:
     ]
     if spec.setup[: len(hold.setup)] != hold.setup:
         problems.append(
-            f"environment.setup: {where} has run other lines, and only lines behind those can be added: take a new hold"
+            f"environment.setup: {where} has run other lines, and only lines after those can be added: take a new hold"
         )
     if problems := [*problems, *_of_container(made, hold)]:
         raise ConfigError(problems)

@@ -32,10 +32,10 @@ class OneWay:
         self._loops = True
 
     def counts_steps(self, call: str) -> None:
-        """Raises CodeError behind a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""
+        """Raises CodeError after a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""
         if self._loops:
             raise CodeError(
-                f"{call} was called behind a loop over batches(), which counts the steps: loop over one of both alone"
+                f"{call} was called after a loop over batches(), which counts the steps: loop over one of both alone"
             )
 
     def fills(self, verb: str) -> None:
@@ -43,5 +43,5 @@ class OneWay:
         if self._registered:
             raise CodeError(f"{verb}() was called although something is registered: {_ONE_KIND}")
         if self._loops:
-            raise CodeError(f"{verb}() was called in a loop over batches(), or behind it: {_NO_POSITION}")
+            raise CodeError(f"{verb}() was called in a loop over batches(), or after it: {_NO_POSITION}")
         self._fills = True

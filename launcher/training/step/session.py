@@ -302,7 +302,7 @@ class Session:
         if not self.rules.enabled or step <= max(self._saved_at, self.start_step):
             return None
         interval = self.rules.interval_steps
-        # The last planned step: its checkpoint is of the state right after it, whatever the code behind the loop changes.
+        # The last planned step: its checkpoint is of the state right after it, whatever the code after the loop changes.
         is_last = step == self.last_step and bool(self.registered)
         return self.tmp() if is_last or (interval and step % interval == 0) else None
 

@@ -149,7 +149,7 @@ SETTINGS: dict[str, str] = {
     "deepspeed --include a:0 t.py": "deepspeed --include a:0",
     "srun --distribution=cyclic python t.py": "srun --distribution=cyclic",
     "srun --nodes=3 python t.py": "srun --nodes=3: the job has 1",
-    "srun python a.py : python b.py": "behind a lone ':'",
+    "srun python a.py : python b.py": "after a lone ':'",
     "python -O t.py": "python -O around the program",
     "timeout 1h python t.py": "timeout around the program",
 }
