@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -36,9 +37,19 @@ def agents(run: Run) -> dict[int, psutil.Process]:
     return found
 
 
+def those(processes: Iterable[psutil.Process], fits: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Those that fit. One that has ended since it was listed, such as a child that was about to be scontrol, does not."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if fits(process):
+                found.append(process)
+    return found
+
+
 def keeper(run: Run) -> psutil.Process:
     """The process that starts agents again."""
-    return next(p for p in run.processes() if "launcher.node.allocation.keeper" in p.cmdline())
+    return those(run.processes(), lambda process: "launcher.node.allocation.keeper" in process.cmdline())[0]
 
 
 def lose_agent(run: Run, node: int) -> None:
@@ -49,15 +60,16 @@ def lose_agent(run: Run, node: int) -> None:
 
 def sruns(run: Run) -> list[psutil.Process]:
     """The sruns of the run, without their children."""
-    found = [p for p in run.processes() if p.name() == "srun"]
-    pids = {p.pid for p in found}
-    return [p for p in found if p.ppid() not in pids]
+    found = those(run.processes(), lambda process: process.name() == "srun")
+    pids = {process.pid for process in found}
+    return those(found, lambda process: process.ppid() not in pids)
 
 
 def kill_srun(run: Run) -> None:
     """The sruns die, the batch script's and the keeper's. Each has a child, which then ends the step."""
     for srun in sruns(run):
-        srun.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # the one before took it along
+            srun.kill()
 
 
 def signal_rank(run: Run, rank: int, number: int) -> None:

@@ -40,18 +40,23 @@ class Shell:
             preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # fish leaves without a terminal that controls it
         )  # fmt: skip
         os.close(other)
-        self.said = ""
+        self.said, self.presses = "", 0
 
     def type(self, text: str) -> None:
         """Press keys."""
         os.write(self.own, text.encode())
 
-    def wait_for(self, pattern: str) -> str:
-        """Everything said up to the first match; raises AssertionError after a minute."""
-        end = time.monotonic() + LIMIT_S
+    def wait_for(self, pattern: str) -> None:
+        """Wait until it has said this; raises AssertionError after a minute."""
+        assert self.says(pattern, LIMIT_S), f"{pattern!r} did not come: {self.said[-2000:]!r}"
+
+    def says(self, pattern: str, within_s: float) -> bool:
+        """Whether it says this in time; what it has said up to there is done with."""
+        end = time.monotonic() + within_s
         while not (found := re.search(pattern, self.said)):
             ready, _, _ = select.select([self.own], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"{pattern!r} did not come: {self.said[-2000:]!r}"
+            if not ready:
+                return False
             try:
                 raw = os.read(self.own, 65536).decode(errors="replace")
             except OSError:
@@ -59,8 +64,20 @@ class Shell:
             if "\x1b[c" in raw or "\x1b[0c" in raw:
                 self.type("\x1b[?62;c")  # fish asks what terminal this is and waits for the answer
             self.said = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", self.said + raw)  # zsh underlines what it added
-        head, self.said = self.said[: found.end()], self.said[found.end() :]
-        return head
+        self.said = self.said[found.end() :]
+        return True
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C until it takes commands again: while it is being interrupted, it may drop what is typed."""
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            self.presses += 1
+            self.type("\x03")
+            time.sleep(0.5)
+            self.type(f"echo do''ne{self.presses}.\n")
+            if self.says(rf"done{self.presses}\.", 5.0):
+                return
+        raise AssertionError(f"it takes no commands any more: {self.said[-2000:]!r}")
 
     def close(self) -> None:
         """End it."""
@@ -116,10 +133,7 @@ def test_tab_and_return_run_nothing_that_a_folder_is_called(name: str, home: Pat
             time.sleep(2.0)  # the completion is computed by a command of ours
             shell.type("\n")
             time.sleep(1.0)
-            shell.type("\x03")
-            time.sleep(1.0)
-        shell.type("echo do''ne\n")
-        shell.wait_for("done")
+            shell.interrupt()
     finally:
         shell.close()
 

@@ -72,6 +72,12 @@ class Bench:
         (new,) = set(self.runs()) - before
         return new
 
+    def status(self, run: str, words: str) -> str:
+        """What `status` says once it says these words: a rerun's outcome is there before its agents have left, its name before its leader."""
+        told: list[str] = []
+        until(lambda: told.append(self.launcher("status", run).stdout) or words in told[-1], f"{words!r}")
+        return told[-1]
+
     def runs(self) -> list[RunPaths]:
         """All runs, the hold included."""
         return [RunPaths(root) for root in sorted((self.folder / "runs").iterdir())]
@@ -117,6 +123,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     made = Bench(tmp_path_factory.mktemp("hold"))
     done = made.launcher("hold", "job.yaml", "--backend", "local")
     assert done.returncode == 0, done.stdout + done.stderr
+    until(lambda: len(made.servers()) == 2, "its fork servers")
     yield made
     made.launcher("cancel", made.hold.id)
     until(lambda: read_outcome(made.hold.outcome), "the hold's end")
@@ -283,12 +290,12 @@ def test_a_job_that_does_not_fit_is_refused(bench: Bench, change: str, said: str
 
 def test_the_hold_says_what_it_does(bench: Bench) -> None:
     """`status` names the rerun, or how to start one; a rerun names its hold."""
-    idle = bench.launcher("status", bench.hold.id).stdout
+    idle = bench.status(bench.hold.id, f"held; launcher rerun {bench.hold.id} runs code in it")
     new = bench.rerun("-d", "environment.variables.BEATS=10000")
-    busy, own = bench.launcher("status", bench.hold.id).stdout, bench.launcher("status", new.id).stdout
+    busy = bench.launcher("status", bench.hold.id).stdout
+    own = bench.status(new.id, f"{new.id}  running")
     bench.launcher("cancel", new.id)
 
-    assert f"held; launcher rerun {bench.hold.id} runs code in it" in idle
     assert "goodput" not in idle
     assert f"held; {new.id} runs in it" in busy
     assert own.splitlines()[0].startswith(f"{new.id}  running  in {bench.hold.id}")

@@ -50,8 +50,8 @@ def jobs_of(run: Run) -> list[str]:
 
 def batch_script(run: Run) -> psutil.Process:
     """The shell of the run's batch script, whose srun names the run."""
-    above = (p for srun in run.processes() if srun.name() == "srun" for p in srun.parents())
-    return next(p for p in above if any(word.endswith("/slurm_script") for word in p.cmdline()))
+    above = (p for srun in inflict.sruns(run) for p in srun.parents())
+    return inflict.those(above, lambda process: any(word.endswith("/slurm_script") for word in process.cmdline()))[0]
 
 
 FORBIDDEN: dict[str, Callable[[Cluster, Run], object]] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import inflict
+import psutil
 import pytest
 from cluster import Cluster
 from harness import ONE_HOST, Run, digest, job_text, seldom
@@ -45,7 +46,11 @@ def submit(user: User, name: str, **job: Any) -> Run:
 
 def owners(run: Run) -> set[int]:
     """Whose processes work on the run."""
-    return {process.uids().real for process in run.processes()}
+    found = set()
+    for process in run.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.add(process.uids().real)
+    return found
 
 
 def test_a_user_is_preempted_and_comes_back(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
