@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,10 @@ def _child(sock: socket.socket, environment: dict[str, str], log: str) -> None:
 
 
 class Crew:
-    """One round: ``with Crew(spec, W) as crew`` starts the workers and ends them all, whatever happens."""
+    """One round: ``with Crew(spec, W) as crew`` starts the workers and ends them all, whatever happens.
+
+    ``first``: messages that every worker finds when it starts. Sent later, they may come after the step that they are about.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Crew:
         round_: int = 0,
         absent: tuple[int, ...] = (),
         environment: dict[str, str] | None = None,
+        first: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.spec = spec
         self.paths = RunPaths(Path(spec.run_dir))
@@ -88,6 +92,7 @@ class Crew:
         self.round_ = round_
         self.absent = absent
         self.environment = environment or {}
+        self.first = b"".join(map(encode, first))
         self.inbox: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         self.seen: list[tuple[int, dict[str, Any]]] = []
         self.committed: list[Path] = []
@@ -108,6 +113,7 @@ class Crew:
 
     def _start(self, rank: int, port: int) -> None:
         mine, theirs = socket.socketpair()
+        mine.sendall(self.first)
         environment = {
             "RANK": rank,
             "LOCAL_RANK": rank,
@@ -220,6 +226,10 @@ class Crew:
     def ask_save(self, step: int, number: int = 1) -> bool:
         """Ask for a save and tell all whether every rank will, as the leader does."""
         self.send_all("save_at", id=number, step=step)
+        return self.agree_save(step)
+
+    def agree_save(self, step: int) -> bool:
+        """Hear whether every rank will save at ``step``, and tell all."""
         all_will = all(answer.get("ok") for answer in self.from_all("save_ack").values())
         self.send_all("save_agreed" if all_will else "save_lost", step=step)
         return all_will

@@ -99,8 +99,8 @@ def test_three_agreed_stops_in_a_row_change_nothing(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "stopped")
     resume = None
     for attempt, step in enumerate((2, 5, 6)):
-        with Crew(spec, 3, resume=resume, attempt=attempt) as crew:
-            crew.send_all("stop", step=step, save=True)
+        first = [{"type": "stop", "step": step, "save": True}]
+        with Crew(spec, 3, resume=resume, attempt=attempt, first=first) as crew:
             words = crew.finish()
             assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, (
                 crew.logs()

@@ -112,8 +112,8 @@ def test_four_three_two_six_ranks_in_one_epoch(tmp_path: Path) -> None:
     resume = None
     for attempt, (ranks, step) in enumerate([(4, 2), (3, 4), (2, 6)]):
         spec = make_spec(tmp_path / "run", "small_jobs:Net", ranks, checkpoint=SELDOM, params=params)
-        with Crew(spec, ranks, resume=resume, attempt=attempt) as crew:
-            crew.send_all("stop", step=step, save=True)
+        first = [{"type": "stop", "step": step, "save": True}]
+        with Crew(spec, ranks, resume=resume, attempt=attempt, first=first) as crew:
             crew.finish()
             assert set(crew.exit_codes().values()) == {0}, crew.logs()
         resume = paths.checkpoint(step)
@@ -134,8 +134,7 @@ def test_more_ranks_than_samples_in_a_batch(tmp_path: Path) -> None:
     alone = run(make_spec(tmp_path / "one", "small_jobs:Net", 1, checkpoint=SELDOM, params={**params, "seen": ""}), 1)
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 1, checkpoint=SELDOM, params=params)
     paths = RunPaths(tmp_path / "run")
-    with Crew(spec, 1) as crew:
-        crew.send_all("stop", step=1, save=True)
+    with Crew(spec, 1, first=[{"type": "stop", "step": 1, "save": True}]) as crew:
         crew.finish()
     five = make_spec(tmp_path / "run", "small_jobs:Net", 5, checkpoint=SELDOM, params=params)
     end = run(five, 5, resume=paths.checkpoint(1), attempt=1)

@@ -313,8 +313,9 @@ def test_an_attached_script_stops_saves_and_resumes(tmp_path: Path) -> None:
 def test_an_attached_script_saves_when_asked(tmp_path: Path) -> None:
     """The leader's ``save_at`` shows as ``should_save`` on every rank at that step, and the folder is committed."""
     script(tmp_path, ATTACHED)
-    with Crew(spec_of(tmp_path, "train.py", 2, args=["60", str(tmp_path / "out"), "0.001"]), 2) as crew:
-        assert crew.ask_save(40)
+    spec = spec_of(tmp_path, "train.py", 2, args=["60", str(tmp_path / "out"), "0.001"])
+    with Crew(spec, 2, first=[{"type": "save_at", "id": 1, "step": 40}]) as crew:
+        assert crew.agree_save(40)
         words = crew.finish()
 
     assert {w["type"] for w in words.values()} == {"finished"}, crew.logs()

@@ -293,8 +293,7 @@ def test_a_function_stopped_in_evaluation_resumes_bitwise(tmp_path: Path) -> Non
 def test_a_stop_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
     """Stopped at the step it started from: ``stopped`` at once, without a checkpoint."""
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM)
-    with Crew(spec, 2) as crew:
-        crew.send_all("stop", step=0, save=True)
+    with Crew(spec, 2, first=[{"type": "stop", "step": 0, "save": True}]) as crew:
         words = crew.finish()
 
         assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", 0, False)}
@@ -304,15 +303,16 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
 
 def test_saves_asked_for_by_the_leader_happen_at_their_step(tmp_path: Path) -> None:
     """``save_at`` a step ahead is acknowledged by all and committed; a step that has passed is refused by all."""
-    params = {"samples": 600, "step_s": 0.01, "dropout": 0.0, "test": False, "epochs": 1}
+    params = {"samples": 100_000, "step_s": 0.01, "dropout": 0.0, "test": False}
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM, params=params)
-    with Crew(spec, 2) as crew:
-        assert crew.ask_save(20, 1)
-        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 5)
+    with Crew(spec, 2, first=[{"type": "save_at", "id": 1, "step": 20}]) as crew:
+        assert crew.agree_save(20)
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 20)
         assert not crew.ask_save(3, 2)
+        step = crew.stop_now()
         crew.finish()
 
-    assert [path.name for path in crew.committed] == ["step-00000020", "step-00000075"]
+    assert [path.name for path in crew.committed] == ["step-00000020", f"step-{step:08d}"]
 
 
 def test_a_worker_whose_agent_is_gone_ends(tmp_path: Path) -> None:
