@@ -64,7 +64,7 @@ def test_an_agent_says_what_it_is_and_leaves_when_told(world: Any) -> None:
         assert facts["free_bytes"] > 0
         w.leader.tell("shutdown")
         assert await w.gone(agent) == 0
-        assert len(w.leader.all("leaving")) == 1
+        assert len(await w.leader.heard("leaving")) == 1
         assert w.left() == []
 
     world(body)
@@ -238,13 +238,15 @@ def test_a_script_hears_term_once(world: Any) -> None:
         await start(w)
         w.leader.round(0, 2, "term")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        asked_t = time.time()
         for _ in range(3):
             w.leader.tell("term", round=0, cause="preempted", left_s=20.0)
         await w.leader.heard("worker_exit", count=2, exit_code=0)
         heard = [m["message"]["text"] for m in w.leader.all("worker") if m["message"]["type"] == "warning"]
         assert heard == ["TERM 1", "TERM 1"]
         note = json.loads(w.paths.stop_note(0, 0, 0).read_text())
-        assert note == {"cause": "preempted", "deadline_t": pytest.approx(time.time() + 20, abs=5), "left_s": 20}
+        assert asked_t - 1 < note.pop("deadline_t") - 20 < time.time() + 1
+        assert note == {"cause": "preempted", "left_s": 20}
 
     world(body)
 
@@ -427,16 +429,18 @@ def test_heartbeats_go_on_while_files_are_slow(world: Any) -> None:
     """While a log takes long to open, as on a stuck NFS, heartbeats come and orders are heard."""
 
     async def body(w: Any) -> None:
-        slow = "import time; from launcher.node.agent import logs; was = logs.open_log"
-        await start(
-            w,
-            tweak=f"{slow};logs.open_log = lambda *a, **k: (time.sleep(4), was(*a, **k))[1];module.wire.HEARTBEAT_S = 0.2",
-        )
+        there = w.paths.root / "the disk answers"
+        slow = "import pathlib, time; from launcher.node.agent import logs; was = logs.open_log"
+        wait = f"while not pathlib.Path({str(there)!r}).exists(): time.sleep(0.05)"
+        late = f"def late(*a, **k):\n  {wait}\n  return was(*a, **k)"
+        await start(w, tweak=f"{slow};exec({late!r});logs.open_log = late;module.wire.HEARTBEAT_S = 0.2")
         w.leader.round(0, 1, "finish")
-        began = len(w.leader.said)
+        await w.leader.heard("alive", count=len(w.leader.all("alive")) + 5)
+        w.leader.tell("end", round=9)
+        await w.leader.heard("cleared", round=9)
+        assert w.leader.all("worker_up") == []
+        there.touch()
         await w.leader.heard("worker_up")
-        between = [m["type"] for m in w.leader.said[began:]]
-        assert between.count("alive") >= 5
 
     world(body)
 
@@ -498,18 +502,21 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
 STALLS = """
 import asyncio, time
 from launcher.node.agent import leader_search as search
-find, read, calls = search.connect.find_leader, search.read_outcome, []
+find, read, calls, found = search.connect.find_leader, search.read_outcome, [], []
 async def late(*words, **how):
     await asyncio.sleep(2.5)
-    return await find(*words, **how)
+    found.append(await find(*words, **how))
+    return found[0]
 def stalling(path):
     calls.append(path)
     if len(calls) == 2:
         time.sleep(2.0)
+        while not found:
+            time.sleep(0.05)
     return read(path)
 search.connect.find_leader, search.read_outcome, search._UNANSWERED_S = late, stalling, 1.5
 """
-"""The leader is found at 2.5 s; from 2 to 4 s the node's file system answers nothing."""
+"""The leader is found after 2.5 s; from 2 to 4 s, and until then, the node's file system answers nothing."""
 
 
 def test_a_leader_that_was_found_during_a_stall_is_kept(world: Any) -> None:
