@@ -64,7 +64,7 @@ def test_an_agent_says_what_it_is_and_leaves_when_told(world: Any) -> None:
         assert facts["free_bytes"] > 0
         w.leader.tell("shutdown")
         assert await w.gone(agent) == 0
-        assert len(w.leader.all("leaving")) == 1
+        assert len(await w.leader.heard("leaving")) == 1
         assert w.left() == []
 
     world(body)
@@ -203,7 +203,7 @@ def test_ending_a_round_leaves_nothing_of_it(world: Any) -> None:
         agent = await start(w)
         w.leader.round(0, 4, "family")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 4)
-        assert len(w.left()) == 2 + 4 * 4
+        await w.leader.until(lambda: len(w.left()) == 2 + 4 * 4)  # what was just executed has no environment to read
         w.leader.tell("end", round=0)
         await w.leader.heard("cleared", round=0)
         kinds = [m["type"] for m in w.leader.said if m["type"] in ("worker_exit", "cleared")]
@@ -238,13 +238,15 @@ def test_a_script_hears_term_once(world: Any) -> None:
         await start(w)
         w.leader.round(0, 2, "term")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        asked_t = time.time()
         for _ in range(3):
             w.leader.tell("term", round=0, cause="preempted", left_s=20.0)
         await w.leader.heard("worker_exit", count=2, exit_code=0)
         heard = [m["message"]["text"] for m in w.leader.all("worker") if m["message"]["type"] == "warning"]
         assert heard == ["TERM 1", "TERM 1"]
         note = json.loads(w.paths.stop_note(0, 0, 0).read_text())
-        assert note == {"cause": "preempted", "deadline_t": pytest.approx(time.time() + 20, abs=5), "left_s": 20}
+        assert asked_t - 1 < note.pop("deadline_t") - 20 < time.time() + 1
+        assert note == {"cause": "preempted", "left_s": 20}
 
     world(body)
 
@@ -332,7 +334,7 @@ def test_killing_the_agent_leaves_nothing(world: Any) -> None:
         await w.leader.heard("store_ready", port=4242)
         w.leader.round(0, 3, "family")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 3)
-        assert len(w.left()) == 3 + 3 * 4
+        await w.leader.until(lambda: len(w.left()) == 3 + 3 * 4)  # what was just executed has no environment to read
         agent.kill()
         await w.gone(agent)
         await w.leader.until(lambda: w.left() == [])
@@ -427,16 +429,18 @@ def test_heartbeats_go_on_while_files_are_slow(world: Any) -> None:
     """While a log takes long to open, as on a stuck NFS, heartbeats come and orders are heard."""
 
     async def body(w: Any) -> None:
-        slow = "import time; from launcher.node.agent import logs; was = logs.open_log"
-        await start(
-            w,
-            tweak=f"{slow};logs.open_log = lambda *a, **k: (time.sleep(4), was(*a, **k))[1];module.wire.HEARTBEAT_S = 0.2",
-        )
+        there = w.paths.root / "the disk answers"
+        slow = "import pathlib, time; from launcher.node.agent import logs; was = logs.open_log"
+        wait = f"while not pathlib.Path({str(there)!r}).exists(): time.sleep(0.05)"
+        late = f"def late(*a, **k):\n  {wait}\n  return was(*a, **k)"
+        await start(w, tweak=f"{slow};exec({late!r});logs.open_log = late;module.wire.HEARTBEAT_S = 0.2")
         w.leader.round(0, 1, "finish")
-        began = len(w.leader.said)
+        await w.leader.heard("alive", count=len(w.leader.all("alive")) + 5)
+        w.leader.tell("end", round=9)
+        await w.leader.heard("cleared", round=9)
+        assert w.leader.all("worker_up") == []
+        there.touch()
         await w.leader.heard("worker_up")
-        between = [m["type"] for m in w.leader.said[began:]]
-        assert between.count("alive") >= 5
 
     world(body)
 
@@ -498,18 +502,21 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
 STALLS = """
 import asyncio, time
 from launcher.node.agent import leader_search as search
-find, read, calls = search.connect.find_leader, search.read_outcome, []
+find, read, calls, found = search.connect.find_leader, search.read_outcome, [], []
 async def late(*words, **how):
     await asyncio.sleep(2.5)
-    return await find(*words, **how)
+    found.append(await find(*words, **how))
+    return found[0]
 def stalling(path):
     calls.append(path)
     if len(calls) == 2:
         time.sleep(2.0)
+        while not found:
+            time.sleep(0.05)
     return read(path)
 search.connect.find_leader, search.read_outcome, search._UNANSWERED_S = late, stalling, 1.5
 """
-"""The leader is found at 2.5 s; from 2 to 4 s the node's file system answers nothing."""
+"""The leader is found after 2.5 s; from 2 to 4 s, and until then, the node's file system answers nothing."""
 
 
 def test_a_leader_that_was_found_during_a_stall_is_kept(world: Any) -> None:
@@ -536,6 +543,11 @@ def test_a_run_that_has_ended_needs_no_agents(world: Any) -> None:
     world(body)
 
 
+def told(w: Any, number: int) -> set[int]:
+    """The ranks of a round of which the leader has heard that they began, or that they did not."""
+    return {m["rank"] for kind in ("worker_up", "worker_exit") for m in w.leader.all(kind, round=number)}
+
+
 def test_fifty_rounds_of_random_kills_leave_nothing(world: Any) -> None:
     """50 rounds of 4 workers with children, killed at random moments and in random ways: every exit told, nothing left."""
 
@@ -545,7 +557,8 @@ def test_fifty_rounds_of_random_kills_leave_nothing(world: Any) -> None:
         for number in range(50):
             w.leader.round(number, 4, dice.choice(["wait", "family", "fail", "many", "echo"]))
             if dice.random() < 0.8:
-                await w.leader.heard("worker_up", count=dice.randint(1, 4), round=number)
+                least = dice.randint(1, 4)  # of a fork server that was just killed come ends alone
+                await w.leader.until(lambda number=number, least=least: len(told(w, number)) >= least)
             ups = w.leader.all("worker_up", round=number)
             gone = {m["rank"] for m in w.leader.all("worker_exit", round=number)}
             live = [m["pid"] for m in ups if m["rank"] not in gone]
@@ -555,7 +568,8 @@ def test_fifty_rounds_of_random_kills_leave_nothing(world: Any) -> None:
                 except ProcessLookupError:
                     pass
             elif dice.random() < 0.3:
-                os.kill(w.fork_server(agent), signal.SIGKILL)
+                for server in psutil.Process(agent.pid).children():  # none, where it was killed before it could fork
+                    server.kill()
             await asyncio.sleep(dice.random() * 0.05)
             w.leader.tell("end", round=number)
             await w.leader.heard("cleared", round=number)

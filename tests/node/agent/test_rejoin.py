@@ -35,7 +35,7 @@ def test_it_ends_its_workers_and_joins_the_next_leader(world: Any) -> None:
 
         first, second = await w.leader.heard("hello", count=2)
         assert (first["attempt"], second["attempt"]) == (None, 0)
-        assert second["at"] - w.leader.all("worker")[-1]["at"] < 10
+        assert second["at"] - w.leader.all("worker")[-1]["at"] < w.leader.patience_s / 2
         await w.leader.until(lambda: len(w.left()) == 2)
         assert w.fork_server(agent) == server
         w.leader.round(1, 2, "finish")
@@ -72,15 +72,14 @@ def test_it_waits_for_the_next_leader_for_a_while(world: Any) -> None:
 
 
 def test_term_ends_the_wait(world: Any) -> None:
-    """SLURM ends the job while nobody leads it: no time is to be lost."""
+    """SLURM ends the job while nobody leads it: no time is to be lost. Without TERM it would wait for hours."""
 
     async def body(w: Any) -> None:
-        agent = await lost(w)
+        agent = await lost(w, patience_s=10_000.0)
         await w.leader.until(lambda: "waits for another leader" in w.agent_log())
-        began = time.monotonic()
         agent.send_signal(signal.SIGTERM)
         assert await w.gone(agent) == 15
-        assert time.monotonic() - began < 5
+        assert "received TERM and the leader is gone" in w.agent_log()
 
     world(body)
 
