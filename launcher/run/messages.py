@@ -250,12 +250,6 @@ class SaveAgreed(ToWorker, type="save_agreed"):
     step: int
 
 
-class Committed(ToWorker, type="committed"):
-    """The leader has committed this checkpoint. Workers need not know; who speaks with a leader by hand (tests) waits for it."""
-
-    step: int
-
-
 class SaveLost(ToWorker, type="save_lost"):
     """The leader will not commit this save: remove its files and go on."""
 
