@@ -75,14 +75,12 @@ class WorkerProgress(FromWorker, type="progress"):
     step: int
     epoch: int | None = None
     epochs: int | None = None
-    samples: int | None = None
     total_steps: int | None = None
     step_time_s: float | None = None
     wait_s: float | None = None
     """Of the step time: how long it waited for other ranks; None when unknown."""
     data_s: float | None = None
     """Of the step time: how long it waited for data."""
-    t: float | None = None
 
 
 class WorkerMetrics(FromWorker, type="metrics"):

@@ -83,16 +83,3 @@ def test_term_ends_the_wait(world: Any) -> None:
         assert time.monotonic() - began < 5
 
     world(body)
-
-
-def test_a_welcome_that_is_said_again_sets_no_clock(world: Any) -> None:
-    """The keeper came: what it changes is who takes a dead leader's place; times go on as they were."""
-
-    async def body(w: Any) -> None:
-        await start(w, node=1)
-        w.leader.tell("welcome", node=1, attempt=0, t=5.0, heartbeat_s=1.0, silence_s=8.0, kept=True, patience_s=60.0)
-        w.leader.round(0, 1, "finish", node=1)
-        (end,) = await w.leader.heard("worker_exit")
-        assert abs(end["t"] - time.time()) < 60
-
-    world(body)

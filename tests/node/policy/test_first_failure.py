@@ -156,7 +156,7 @@ def test_two_exceptions_are_the_same_by_type_place_and_step():
 def test_our_own_kill_hides_no_exception(by_us, after_end, signal):
     """A rank that had told of its exception and is then killed has still failed by itself."""
     failed = failure(exception="ValueError", message="bad label")
-    end = WorkerExit(round=0, rank=0, exit_code=None, signal=9, t=0.0, last_lines=[], oom=False)
+    end = WorkerExit(round=0, rank=0, exit_code=None, signal=9, last_lines=[], oom=False)
     failed.add_exit(end, by_us=by_us)
 
     assert (failed.after_end, failed.signal) == (after_end, signal)
