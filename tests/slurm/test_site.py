@@ -43,13 +43,13 @@ def test_what_a_job_has_to_reckon_with(
     """Grace, KillWait, preempt mode, requeueing and epilog of a partition or QOS are the site's."""
     grace, kill, mode, requeue, epilog, version = expected
 
+    assert site(name).version == version
     assert policy(site(name), partition, qos) == SiteSpec(
         grace_s=grace,
         kill_wait_s=kill,
         preempt_mode=mode,
         requeue_allowed=requeue,
         has_epilog=epilog,
-        slurm_version=version,
     )
 
 
@@ -205,9 +205,7 @@ def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
         4,
         8,
     )
-    assert policy(here) == SiteSpec(
-        grace_s=7, kill_wait_s=10, preempt_mode="REQUEUE", requeue_allowed=False, slurm_version=here.version
-    )
+    assert policy(here) == SiteSpec(grace_s=7, kill_wait_s=10, preempt_mode="REQUEUE", requeue_allowed=False)
     assert (here.accounting, [q.name for q in here.qos]) == ("slurmdbd", ["normal"])
 
 
