@@ -147,9 +147,9 @@ def test_two_exceptions_are_the_same_by_type_place_and_step():
     b = failure(rank=1, exception="ValueError", message="at 0x2", frames=frames, step=5)
     c = failure(exception="ValueError", message="at 0x1", frames=frames, step=6)
 
-    assert signature(a) == signature(b)
-    assert signature(a) != signature(c)
-    assert signature(failure(signal=9)) is None
+    assert signature(a, a.step) == signature(b, b.step)
+    assert signature(a, a.step) != signature(c, c.step)
+    assert signature(failure(signal=9), 1) is None
 
 
 @pytest.mark.parametrize(("by_us", "after_end", "signal"), [(True, False, None), (False, False, 9)])
