@@ -12,7 +12,7 @@ from typing import Any
 from launcher.opening import read_whole
 from launcher.report import formats
 from launcher.report.model.hearing import read_histories
-from launcher.report.model.history import History, as_dict, as_number, as_text, as_time
+from launcher.report.model.history import History, as_dict, as_number, as_text, as_time, as_whole
 from launcher.report.model.runs import Ask, Known, summarise_all
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.verdict import State
@@ -96,12 +96,11 @@ def _glance(known: Known) -> ListingRow | None:
     ended = as_time(outcome.get("t"))
     if ended is None:
         return None
-    step = as_number(outcome.get("step"))
     return ListingRow(
         run=known.id,
         state=outcome["state"],
         reason=as_text(outcome.get("reason")),
-        step=None if step is None else int(step),
+        step=as_whole(outcome.get("step")),
         when=ended,
         metrics=as_dict(outcome.get("metrics")),
         sweep=known.sweep,
