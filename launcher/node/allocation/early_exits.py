@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
-from launcher.opening import open_regular
+from launcher.opening import read_tail
 from launcher.run.batch import LAST_WORDS, MARK, UNSEEN
 from launcher.run.paths import RunPaths
 from launcher.slurm.environ import JobEnviron, job_environ
@@ -124,10 +124,7 @@ def _last_words(log: str) -> str:
 def _tail(paths: RunPaths, job: JobEnviron, task: int) -> str:
     """Return the end of a task's log; submitit's files have the job's own id in their names."""
     try:
-        with os.fdopen(open_regular(paths.submitit / f"{job.own_id}_{task}_log.out"), "rb") as f:
-            size = f.seek(0, os.SEEK_END)
-            f.seek(max(0, size - _MOST_BYTES))
-            return f.read().decode(errors="replace")
+        return read_tail(paths.submitit / f"{job.own_id}_{task}_log.out", _MOST_BYTES)[0].decode(errors="replace")
     except OSError:
         return ""
 
