@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.agent.answers import shards_written
+from launcher.node.allocation.allocation import Allocation
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connect, connection, proofs
 from launcher.node.wire import messages as wire
@@ -218,7 +219,9 @@ async def lead(
 ) -> dict[str, Any]:
     """Lead those nodes through start, steady state and an agreed stop; returns the figures."""
     spec = RunSpec.read(paths.spec)
-    leader = Leader(spec, paths, host="n0", node_names=[f"n{i}" for i in range(args.nodes)])
+    leader = Leader(
+        spec, paths, host="n0", node_names=[f"n{i}" for i in range(args.nodes)], allocation=Allocation(paths)
+    )
     lag = Lag()
     began = time.time()
     leading = asyncio.ensure_future(leader.run(connection.server(KEY, [port], peers=args.nodes, local=True)))
