@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.agent.answers import shards_written
+from launcher.node.allocation.allocation import Allocation
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connect, connection, proofs
 from launcher.node.wire import messages as wire
@@ -98,7 +99,7 @@ class ScriptedAgent:
     async def tell_signal(self, signalled: asyncio.Event) -> None:
         """SLURM sends its signals to every node."""
         await signalled.wait()
-        self.peer.send(wire.SignalHeard(name="TERM", t=time.time()))
+        self.peer.send(wire.SignalHeard(name="TERM"))
 
     async def beat(self) -> None:
         """As `launcher.node.agent.agent` does: each rank where that is due, all together in between."""
@@ -116,7 +117,7 @@ class ScriptedAgent:
                 use = [wire.RankUse(rank=r, **uses, **(step | times if news else {})) for r in self.ranks]
             elif news:
                 more |= {"slowest": self.step, "fastest": self.step, "usual_s": self.step_s, "longest_s": self.step_s}
-            self.peer.send(wire.Alive(t=time.time(), cpu_percent=50.0, mem_bytes=2**36, ranks=use, **more))
+            self.peer.send(wire.Alive(ranks=use, **more))
             await asyncio.sleep(wire.HEARTBEAT_S)
 
     def obey(self, order: wire.ToAgent | None) -> None:
@@ -169,7 +170,7 @@ class ScriptedAgent:
             if self.step == 1:  # later ones come with the heartbeat
                 self.told = 1
                 for rank in self.ranks:
-                    self.say(rank, messages.WorkerProgress(step=1, total_steps=STEPS, t=time.time()))
+                    self.say(rank, messages.WorkerProgress(step=1, total_steps=STEPS))
         if self.saves:
             self.say_together(self.ranks, messages.WorkerSaveBegun(step=self.stop_at))
             # In a thread: a disk that is slow for seconds silences no node.
@@ -191,7 +192,7 @@ class ScriptedAgent:
 
     def exited(self, rank: int, *, exit_code: int | None = None, signal: int | None = None) -> None:
         """Tell that the process of a rank has ended."""
-        end = {"exit_code": exit_code, "signal": signal, "t": time.time(), "last_lines": [], "oom": False}
+        end = {"exit_code": exit_code, "signal": signal, "last_lines": [], "oom": False}
         self.peer.send(wire.WorkerExit(round=self.round, rank=rank, **end))
 
 
@@ -218,7 +219,9 @@ async def lead(
 ) -> dict[str, Any]:
     """Lead those nodes through start, steady state and an agreed stop; returns the figures."""
     spec = RunSpec.read(paths.spec)
-    leader = Leader(spec, paths, host="n0", node_names=[f"n{i}" for i in range(args.nodes)])
+    leader = Leader(
+        spec, paths, host="n0", node_names=[f"n{i}" for i in range(args.nodes)], allocation=Allocation(paths)
+    )
     lag = Lag()
     began = time.time()
     leading = asyncio.ensure_future(leader.run(connection.server(KEY, [port], peers=args.nodes, local=True)))

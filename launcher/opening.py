@@ -53,6 +53,14 @@ def read_start(path: str | Path, most: int) -> bytes:
         return f.read(most + 1)
 
 
+def read_tail(path: str | Path, most: int) -> tuple[bytes, int]:
+    """Read the last ``most`` bytes of a regular file; return them and where they begin. Raises OSError as `open_regular`."""
+    with os.fdopen(open_regular(path), "rb") as f:
+        begin = max(0, f.seek(0, os.SEEK_END) - most)
+        f.seek(begin)
+        return f.read(most), begin
+
+
 def _opened(path: str | Path, flags: int, mode: int = 0o600) -> int:
     try:
         fd = os.open(path, flags | _SAFELY, mode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,6 @@ import click
 from launcher.cli._options import json_option
 
 if TYPE_CHECKING:
-    from launcher.report.model.runs import Known
     from launcher.report.text.listing import ListingRow
 
 
@@ -39,13 +37,12 @@ def command(
     from launcher.report.model.runs import all_runs
     from launcher.report.text.listing import group_sweeps, grouped_rows, rows
 
-    now, known = time.time(), all_runs(foreign=True)
-    most = None if everything else number
+    now, most = time.time(), None if everything else number
     if sweep is None and not as_json and not states:
-        groups = group_sweeps(known)
+        groups = group_sweeps(all_runs(foreign=True))
         _print([_cells(line, now) for line in grouped_rows(groups[:most], now)], len(groups[:most]), len(groups))
         return
-    found = rows(known, now) if sweep is None else _points(known, now, sweep, metric, highest)
+    found = rows(all_runs(foreign=True), now) if sweep is None else _points(sweep, now, metric, highest)
     found = [r for r in found if not states or r.state in states]
     if as_json:
         click.echo(json_lines(map(vars, found)))
@@ -53,20 +50,16 @@ def command(
     _print([_sweep_cells(r) if r.sweep else _cells([r], now) for r in found[:most]], len(found[:most]), len(found))
 
 
-def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[ListingRow]:
+def _points(sweep: str, now: float, metric: str | None, highest: bool) -> list[ListingRow]:
     from launcher.errors import RunNotFoundError
     from launcher.report.model.runs import known_points
     from launcher.report.text.listing import best_metric, rows, sort_by_metric
-    from launcher.run.index import is_sweep
+    from launcher.run.index import is_sweep, resolve
     from launcher.run.units import short_list
 
-    if is_sweep(folder := Path(sweep).absolute()):  # one that is not in the index, too
-        known, sweep = known_points(folder), folder.name
-    names = {k.sweep for k in known if k.sweep is not None and (k.sweep == sweep or k.sweep.endswith(f"-{sweep}"))}
-    if len(names) != 1:
-        what = f"{len(names)} sweeps match" if names else "no sweep matches"
-        raise RunNotFoundError(f"{what} {sweep!r}; launcher ls lists the sweeps")
-    points = rows([k for k in known if k.sweep in names], now)
+    if not is_sweep(folder := resolve(sweep)):
+        raise RunNotFoundError(f"{folder.name} is no sweep; launcher ls lists the sweeps")
+    points = rows(known_points(folder), now)
     metrics = sorted({name for point in points for name in point.metrics})
     if metric is not None and metrics and metric not in metrics:
         raise click.BadParameter(

@@ -53,21 +53,15 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
 
 
 def _table(records: list[HostRecord], now: float) -> None:
+    from launcher.cli._output import print_table
     from launcher.report.formats import ago, clean
 
     head = ("", "HOST", "RUNS", "LOST", "FAILED", "HUNG", "CHECKS", "SLOW", "LATEST")
-    rows: list[tuple[str, ...]] = [head]
+    rows = [[click.style(name, bold=True) for name in head]]
     for r in records:
         slow = "" if r.slow_by is None else f"{100 * r.slow_by:+.0f} %"
-        last = f"{ago(now - r.last_t)}: {clean(r.last)}" if r.last_t is not None else ""
+        last = f"{ago(now - r.last_t)}: {clean(r.last, 60)}" if r.last_t is not None else ""
         counts = [str(n or "") for n in (r.lost, r.failed, r.hung, r.checks_failed)]
-        rows.append(("!" if r.suspect else "", clean(r.host), str(len(r.runs)), *counts, slow, last))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-    width = max(80, sum(widths) + 2 * len(widths) + 40)
-    for row in rows:
-        mark, host, *counts = (
-            c.ljust(w) if i == 1 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))
-        )
-        line = "  ".join([mark, host, *counts, row[-1]]).rstrip()
-        line = line if len(line) <= width else f"{line[: width - 1]}…"
-        click.echo(click.style(line, bold=row is head, fg="yellow" if row[0] == "!" else None))
+        row = ["!" if r.suspect else "", clean(r.host), str(len(r.runs)), *counts, slow, last]
+        rows.append([click.style(cell, fg="yellow") for cell in row] if r.suspect else row)
+    print_table(rows)

@@ -31,12 +31,13 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """
     from launcher.report.formats import json_lines
     from launcher.report.model.hearing import read_histories, run_now
-    from launcher.report.model.runs import find, previous_of, summarise_all
+    from launcher.report.model.runs import previous_of, summarise_all
     from launcher.report.page.figures import figures
     from launcher.report.page.page import compare_page, read_page_data, run_page
+    from launcher.submission.sweeps.points import single
 
     now = time.time()
-    histories = read_histories([find(name) for name in runs or ("@last",)], now)
+    histories = read_histories([single(name) for name in runs or ("@last",)], now)
     told = [
         read_page_data(h, s, run_now(h, now)) for h, s in zip(histories, summarise_all(histories, now), strict=True)
     ]

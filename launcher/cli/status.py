@@ -22,15 +22,16 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     from launcher.report.model.hearing import read_histories, run_now
     from launcher.report.model.history import read_history
     from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words, ledger
-    from launcher.report.model.runs import all_runs, find_many, summarise_all, summary_of
+    from launcher.report.model.runs import all_runs, summarise_all, summary_of
     from launcher.report.model.troubles import troubles
     from launcher.report.text.listing import has_ended
     from launcher.report.text.status import colour, lines, past, standing
     from launcher.run.index import is_sweep, resolve
+    from launcher.submission.sweeps.points import runs_at
 
     now = time.time()
     if runs:
-        histories = read_histories(find_many(runs), now)
+        histories = read_histories([paths for name in runs for paths in runs_at(resolve(name))], now)
         summaries = summarise_all(histories, now)
     else:
         known = [k for k in all_runs() if os.path.isdir(k.root)]

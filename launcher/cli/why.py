@@ -25,10 +25,11 @@ def print_why(run: str, *, as_json: bool = False) -> None:
     from launcher.cli._output import print_json, print_wrapped
     from launcher.report.diagnosis.why import explain
     from launcher.report.model.hearing import read_histories, run_now
-    from launcher.report.model.runs import find, summarise_all
+    from launcher.report.model.runs import summarise_all
+    from launcher.submission.sweeps.points import single
 
     now = time.time()
-    (history,) = read_histories([find(run)], now)
+    (history,) = read_histories([single(run)], now)
     summary = summarise_all([history], now)[0]
     why = explain(history, summary, run_now(history, now))
     why.rows.extend(("files", fault) for fault in summary.file_faults)

@@ -79,7 +79,7 @@ def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = Tr
         fsync_dir(path.parent)
 
 
-def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
+def read_object(path: str | Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
     """Read the JSON object at ``path``; None when it is missing, unreadable or half-written. ``damage`` gets the reason."""
     try:
         value = json.loads(read_whole(path))
@@ -93,7 +93,7 @@ def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any
     except NO_JSON:
         why = "it is half-written or not JSON"
     if damage is not None:
-        damage.append(Damage(path.name, why))
+        damage.append(Damage(os.path.basename(path), why))
     return None
 
 

@@ -75,14 +75,12 @@ class WorkerProgress(FromWorker, type="progress"):
     step: int
     epoch: int | None = None
     epochs: int | None = None
-    samples: int | None = None
     total_steps: int | None = None
     step_time_s: float | None = None
     wait_s: float | None = None
     """Of the step time: how long it waited for other ranks; None when unknown."""
     data_s: float | None = None
     """Of the step time: how long it waited for data."""
-    t: float | None = None
 
 
 class WorkerMetrics(FromWorker, type="metrics"):
@@ -246,12 +244,6 @@ class SaveAt(ToWorker, type="save_at"):
 
 class SaveAgreed(ToWorker, type="save_agreed"):
     """Every rank will save at the boundary after unit ``step``: those that have come to it go on."""
-
-    step: int
-
-
-class Committed(ToWorker, type="committed"):
-    """The leader has committed this checkpoint. Workers need not know; who speaks with a leader by hand (tests) waits for it."""
 
     step: int
 

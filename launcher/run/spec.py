@@ -168,8 +168,6 @@ class RunSpec:
     """``resubmit --from STEP``: checkpoints beyond it are set aside by the leader before it resumes."""
     unsafe_load: bool = False
     """``resubmit --unsafe-load``: a checkpoint that cannot be loaded safely is unpickled in full."""
-    attempt_base: int = 0
-    """Unused by leaders (they number attempts by exclusive mkdir); for display."""
     after: list[dict[str, Any]] = field(default_factory=list)
     """Runs that must have ended first: kind, run_dir, job_id (`launcher.run.after`)."""
     stop_after_steps: int | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.frozen import frozen
@@ -109,3 +110,20 @@ def job_environ(environ: Mapping[str, str] = os.environ) -> JobEnviron:
 
 def _number(text: str | None) -> int | None:
     return whole_number(text or "")
+
+
+@contextlib.contextmanager
+def replaced_environ(values: Mapping[str, str]) -> Iterator[None]:
+    """Replace this process's environment for the time inside."""
+    before = dict(os.environ)
+    _set_environ(values)
+    try:
+        yield
+    finally:
+        _set_environ(before)
+
+
+def _set_environ(values: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values)

@@ -11,6 +11,7 @@ import subprocess
 import time
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 from launcher.errors import RunDirError
 from launcher.frozen import frozen
@@ -64,10 +65,10 @@ def driver():
     except OSError:
         return None
 
-found = {"host": socket.gethostname(), "python": "%d.%d.%d" % sys.version_info[:3],
-         "driver": driver(), "driver_cuda": driver_cuda()}
-found.update(torch_facts())
-found.update(nccl(found.get("cuda")))
+def look():
+    torch = torch_facts()
+    return {"host": socket.gethostname(), "python": "%d.%d.%d" % sys.version_info[:3], "driver": driver(),
+            "driver_cuda": driver_cuda(), **torch, **nccl(torch.get("cuda"))}
 """
 
 
@@ -103,6 +104,15 @@ class ProbeResult:
     job_id: str = ""
 
 
+def torch_versions() -> dict[str, str | None]:
+    """Return the versions of this interpreter's torch, its CUDA and NCCL's package."""
+    scope: dict[str, Any] = {}
+    exec(_LOOK, scope)  # noqa: S102 (the constant above: one text for this process and for others)
+    torch = scope["torch_facts"]()
+    found = {**torch, **scope["nccl"](torch.get("cuda"))}
+    return {name: found.get(name) for name in ("torch", "cuda", "nccl")}
+
+
 def parse_software(text: str) -> HostSoftware:
     """Read what the interpreter printed; anything else is its error."""
     try:
@@ -118,7 +128,7 @@ def software_here(python: str) -> HostSoftware:
     """Ask the interpreter ``python`` on this host."""
     try:
         done = subprocess.run(
-            [python, "-c", _LOOK + "\nprint(json.dumps(found))"], capture_output=True, text=True, timeout=60, check=False,
+            [python, "-c", _LOOK + "\nprint(json.dumps(look()))"], capture_output=True, text=True, timeout=60, check=False,
             stdin=subprocess.DEVNULL, cwd="/",  # Python looks for modules there first: here, others may have left some
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -176,7 +186,7 @@ def _script(place: Path, python: str) -> str:
     """Return the job's script: it reads the token and writes its answer beside it by rename."""
     code = (
         f"{_LOOK}\nplace = {str(place)!r}\n"
-        "found['token'] = open(os.path.join(place, 'token')).read()\n"
+        "found = {**look(), 'token': open(os.path.join(place, 'token')).read()}\n"
         "with open(os.path.join(place, 'answer.tmp'), 'w') as f: f.write(json.dumps(found))\n"
         "os.rename(os.path.join(place, 'answer.tmp'), os.path.join(place, 'answer'))\n"
     )

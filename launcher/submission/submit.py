@@ -53,6 +53,8 @@ def submit_run(
     job_id: str | None = None,
     listed: bool = True,
     recorded: Callable[[Submitted], None] = lambda _: None,
+    write: Callable[[SubmissionPlan], None] | None = None,
+    **said: Any,
 ) -> Submitted:
     """Make a folder, fill it, hand the run over. On any failure, Ctrl-C included, nothing is left, neither queued nor on disk.
 
@@ -60,19 +62,20 @@ def submit_run(
     plan, as children of the process of that id. ``recorded`` is told of the run before any signal that came takes effect: a caller that
     is interrupted then knows of a run that nobody runs (`forget_run`).
 
-    ``listed=False`` keeps its name out of the index. Raises RunDirError, SnapshotError or SubmitError.
+    ``listed=False`` keeps its name out of the index. ``write`` fills the folder in place of `write_run`; ``said``: what else
+    submission.json says. Raises RunDirError, SnapshotError or SubmitError.
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
     root = plan.paths.root
     with contextlib.ExitStack() as last, contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
-        write_run(plan, argv)
+        write(plan) if write is not None else write_run(plan, argv)
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
         interrupted = last.enter_context(signals_held())
         if job_id is None:
             job_id = hand_over(plan)
             undo.callback(take_back, plan, job_id)
-        record(plan, job_id, by="submit", **own)
+        record(plan, job_id, **{"by": "submit", **own, **said})
         if listed:
             index.register(root)
             undo.callback(index.unregister, root.name)

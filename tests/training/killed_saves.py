@@ -99,6 +99,12 @@ class Go(ToWorker, type="go"):
     attempt: int
 
 
+class Committed(ToWorker, type="committed"):
+    """The leader has committed this checkpoint: the workers go on."""
+
+    step: int
+
+
 class _Lines:
     """The leader's link to the node: straight to its workers."""
 
@@ -125,7 +131,12 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     node = Node(0, "n", link=_Lines(lines))
     round_ = Round(0, [node], tasks_per_node=WORLD, resume=found, hangs=HangWatch(5.0, 60.0), script=False)
     history = HistoryWriter(paths, claim, heard=lambda _: None)
-    saver = LeadersSaver(CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None)
+
+    def wake() -> None:
+        if saver.last_step is not None:
+            round_.send(Committed(step=saver.last_step))
+
+    saver = LeadersSaver(CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=wake)
     saver.begin_round(round_, 0.0)
     round_.send(Go(step=first, attempt=claim.attempt))
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]

@@ -131,13 +131,13 @@ class ScriptDraft(Draft):
             return None
         return f"${{oc.env:{name}}}" if default is None else f"${{oc.env:{name},'{default}'}}"
 
-    def means_the_same_on_nodes(self, text: str, *, each_rank: bool = False) -> bool:
+    def means_the_same_on_nodes(self, text: str) -> bool:
         """Tell whether shell text may run on each node: it has no argument of the script, no rank, no other number."""
         if self.scope.needs_own(text) or re.search(r"\$\{?[1-9@*#](?![\w])", text):
             return False
         if self.renumbered and _ARRAY_ID in text:
             return False
-        return each_rank or not re.search(r"SLURM_(?:PROC|LOCAL|NODE)ID", text)
+        return not re.search(r"SLURM_(?:PROC|LOCAL|NODE)ID", text)
 
     # --- the working directory ---
 

@@ -211,14 +211,8 @@ def reads_conda(words: Sequence[str]) -> bool:
 
 def _add_setup(script: ScriptDraft, command: Command) -> None:
     """Keep a line for each node, as it is written; with what ``||`` or a condition joins to it."""
-    raw = " ".join(command.words)
-    if command.conditional:
-        if _only_prepares(command):
-            raw = command.whole
-        elif command.nested:
-            raw = ""
-    elif command.nested:
-        raw = ""
+    whole = command.conditional and _only_prepares(command)
+    raw = command.whole if whole else "" if command.nested else " ".join(command.words)
     line = " ".join(script.scope.fill(raw).replace("\\\n", " ").split("\n")).strip()
     line = _from_here(script, line)
     if not line or "\n" in raw.replace("\\\n", "") or not script.means_the_same_on_nodes(line):

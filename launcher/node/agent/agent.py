@@ -231,17 +231,17 @@ class Agent:
                 return
             for error in self._sampler.gpu_errors():
                 self.tell(error)
-            self.tell(wire.Alive(t=time.time(), **self._latest()))
+            self.tell(self._alive())
             await asyncio.sleep(wire.HEARTBEAT_S)
 
     # --- helpers ---
 
-    def _latest(self) -> dict[str, Any]:
-        """Return what a heartbeat carries; the progress is that of the newest round."""
-        said = self._sampler.latest()
-        if self._crews:
-            said |= self._crews[max(self._crews)].progress.heartbeat(said["ranks"], time.monotonic())
-        return said
+    def _alive(self) -> wire.Alive:
+        """Return the heartbeat; the progress is that of the newest round."""
+        ranks = self._sampler.ranks
+        if not self._crews:
+            return wire.Alive(ranks=ranks)
+        return wire.Alive(**self._crews[max(self._crews)].progress.heartbeat(ranks, time.monotonic()))
 
     def tell(self, message: wire.FromAgent) -> None:
         """Send one message to the leader; until it has welcomed this agent, keep signals."""
@@ -278,7 +278,7 @@ class Agent:
             if self.spec.batch == "slurm":
                 for crew in self._crews.values():
                     crew.term_came()
-        self.tell(wire.SignalHeard(name=name, t=time.time()))
+        self.tell(wire.SignalHeard(name=name))
 
     # --- the leader's orders ---
 
@@ -341,7 +341,8 @@ class Agent:
         self.tell(wire.Cleared(round=round_))
 
     async def _dump(self, crew: Crew) -> None:
-        self.tell(wire.StacksWritten(round=crew.round, ranks=await crew.dump()))
+        await crew.dump()
+        self.tell(wire.StacksWritten(round=crew.round))
 
 
 def _say(text: str) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import ipaddress
 import os
 import platform
-import re
 import socket
 import threading
 from collections.abc import Sequence
@@ -21,6 +18,7 @@ from launcher.node.wire.messages import NodeFacts
 from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.slurm.probe import torch_versions
 
 _NVML_S = 15.0
 """The preflight, which comes after it, says the same of a driver that is stuck, and the node is not used."""
@@ -99,30 +97,6 @@ def disk(root: Path) -> dict[str, int | None]:
         "free_bytes": found.f_bavail * found.f_frsize,
         "free_inodes": found.f_favail if found.f_files else None,
     }
-
-
-def torch_versions() -> dict[str, str | None]:
-    """Read the versions of torch, its CUDA and NCCL's package (the one for that CUDA first) from files."""
-    versions: dict[str, str | None] = {"torch": None, "cuda": None, "nccl": None}
-    try:
-        versions["torch"] = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return versions
-    spec = importlib.util.find_spec("torch")
-    if spec is not None and spec.origin:
-        try:
-            text = Path(spec.origin).with_name("version.py").read_text()
-        except OSError:
-            text = ""
-        if found := re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE):
-            versions["cuda"] = found.group(1)
-    for major in sorted(("13", "12", "11"), key=lambda m: m != str(versions["cuda"]).split(".")[0]):
-        try:
-            versions["nccl"] = importlib.metadata.version(f"nvidia-nccl-cu{major}")
-            break
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 # --- addresses ---

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.opening import open_regular, open_to_append
+from launcher.opening import open_to_append, read_tail
 from launcher.redact import redact
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import users_lines
@@ -32,13 +32,11 @@ def open_log(path: Path, *, share: str) -> int:
 def last_lines(path: Path, offset: int = 0, secrets: Sequence[str] = ()) -> list[str]:
     """Return the user's last lines of ``path`` beyond ``offset`` bytes, without ``secrets``; none when it cannot be read."""
     try:
-        with os.fdopen(open_regular(path), "rb") as f:
-            start = max(offset, f.seek(0, os.SEEK_END) - _TAIL_BYTES)
-            f.seek(start)
-            text = f.read(_TAIL_BYTES).decode(errors="replace")
+        data, begin = read_tail(path, _TAIL_BYTES)
     except OSError:
         return []
-    if start > offset:
+    text = data[max(0, offset - begin) :].decode(errors="replace")
+    if begin > offset:
         text = "".join(text.splitlines(keepends=True)[1:])  # the rest of a line: half of a secret would not be found
     lines = [line.rstrip()[:_LINE_CHARS] for line in redact(text, secrets).splitlines() if line.strip()]
     return users_lines(lines)[-_TAIL_LINES:]

@@ -22,6 +22,7 @@ from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import size
+from launcher.slurm.probe import torch_versions
 
 ALL_REDUCE_MAIN = "launcher.training.process.all_reduce:main"
 ROUND = -1
@@ -187,7 +188,7 @@ class Preflight:
 
 def _gpus(asked: int) -> list[Check]:
     """Ask NVML; nodes with AMD GPUs have none, and only torch checks those."""
-    versions = description.torch_versions()
+    versions = torch_versions()
     if "rocm" in (versions["torch"] or ""):
         return [Check("gpus", True, "torch is built for ROCm: only torch checks the GPUs")]
     gpus = Gpus()

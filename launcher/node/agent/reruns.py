@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from launcher.errors import LauncherError, RunDirError
@@ -34,6 +34,7 @@ from launcher.redact import redact
 from launcher.run.own_folder import require_only_own_writers, require_own
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.slurm.environ import replaced_environ
 
 _SETUP_S = 300.0
 _SEEN_S = 60.0
@@ -151,7 +152,7 @@ class Reruns:
         spec, secret, passed = await asyncio.to_thread(self._read, paths)
         environ = await self._environ_of(spec, passed)
         # Its leader's trackers and notifications read theirs in this process.
-        with _environment({**environ, **spec.variables, **passed}):
+        with replaced_environ({**environ, **spec.variables, **passed}):
             restarted = await self._fit_server(spec, passed, environ)
             self._tell(JoinedRerun(run=order.run, restarted=restarted))
             doors = Doors(spec, secret, connection.allocation_life(os.environ), order.hosts, order.node)
@@ -287,20 +288,3 @@ async def _told(shell: subprocess.Popen[bytes]) -> bytes:
                 os.killpg(shell.pid, signal.SIGKILL)
             await asyncio.wait({telling}, timeout=1.0)
     return telling.result()[0]
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Replace this process's environment for the time inside."""
-    before = dict(os.environ)
-    _set_environment(values)
-    try:
-        yield
-    finally:
-        _set_environment(before)
-
-
-def _set_environment(values: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - values.keys():
-        del os.environ[name]
-    os.environ.update(values)

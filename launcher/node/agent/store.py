@@ -58,7 +58,7 @@ class Store:
             if self._ending:
                 self._sock.close()
 
-    def _exited(self, status: int, t: float) -> None:
+    def _exited(self, status: int) -> None:
         self._gone = True
         if self._port is not None:
             self._report(self._port)

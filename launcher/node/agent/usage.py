@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
 from launcher.node.agent.gpus import Gpus
 from launcher.node.forkserver import proctable
 from launcher.node.wire.messages import GpuError, RankUse
@@ -32,8 +30,8 @@ class Sampler:
         self._most_errors = _MOST_ERRORS
         self._gpus = gpus
         self._stop = threading.Event()
-        self._node: dict[str, Any] = {}
-        self._ranks: list[RankUse] = []
+        self.ranks: list[RankUse] = []
+        """What each live worker uses."""
         self._gpu_use: list[dict[str, Any]] = []
         self._before: dict[int, tuple[float, float]] = {}
 
@@ -46,10 +44,6 @@ class Sampler:
     def stop(self) -> None:
         """End the threads, soon."""
         self._stop.set()
-
-    def latest(self) -> dict[str, Any]:
-        """Return what ``alive`` carries."""
-        return {**self._node, "ranks": self._ranks}
 
     def gpu_errors(self) -> list[GpuError]:
         """Return the errors that GPUs have reported since the last call."""
@@ -75,7 +69,6 @@ class Sampler:
             self._loop(look)
 
     def _look(self) -> None:
-        self._node = {"cpu_percent": psutil.cpu_percent(), "mem_bytes": int(psutil.virtual_memory().used)}
         workers = self._pids()
         found = proctable.table() if workers else {}
         now = time.monotonic()
@@ -91,7 +84,7 @@ class Sampler:
             percent = self._percent(pid, by_session.get(pid, proc.cpu_s), now)
             ranks.append(RankUse(rank=rank, cpu_percent=percent, rss_bytes=proc.rss_bytes, state=proc.state, **gpu))
         self._before = {pid: seen for pid, seen in self._before.items() if pid in found}
-        self._ranks = ranks
+        self.ranks = ranks
 
     def _percent(self, pid: int, cpu_s: float, now: float) -> float | None:
         before = self._before.get(pid)

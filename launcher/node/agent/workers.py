@@ -241,7 +241,6 @@ class Crew:
                 rank=worker.rank,
                 exit_code=1,
                 signal=None,
-                t=time.time(),
                 last_lines=lines,
                 oom=False,
                 by_us=False,
@@ -279,8 +278,8 @@ class Crew:
         """Note that SLURM sent TERM to every process of the step: scripts must not get it twice."""
         self._term_sent = True
 
-    async def dump(self, workers: list[_Worker] | None = None) -> list[int]:
-        """Have workers (all, unless some are given) write their stacks to their logs; returns their ranks.
+    async def dump(self, workers: list[_Worker] | None = None) -> None:
+        """Have workers (all, unless some are given) write their stacks to their logs.
 
         These are their last moments: stopped ones are continued for that.
         """
@@ -294,7 +293,6 @@ class Crew:
             if all(sizes[w.rank] > before[w.rank] for w in workers if w.alive):
                 break
             await asyncio.sleep(0.05)
-        return [w.rank for w in workers]
 
     async def _sizes(self) -> Counter[int]:
         """Return the sizes of the logs, by rank; 0 where the disk is slow."""
@@ -303,7 +301,7 @@ class Crew:
 
     # --- the end ---
 
-    def _exited(self, worker: _Worker, status: int, t: float) -> None:
+    def _exited(self, worker: _Worker, status: int) -> None:
         worker.alive = False
         if worker.channel is not None:
             worker.channel.pump()  # its last words come before its exit
@@ -311,9 +309,9 @@ class Crew:
         self._tell_held(worker)
         self._answers.look()
         worker.gone.set()
-        worker.tasks.append(asyncio.ensure_future(self._report(worker, status, t, self._ending)))
+        worker.tasks.append(asyncio.ensure_future(self._report(worker, status, self._ending)))
 
-    async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
+    async def _report(self, worker: _Worker, status: int, by_us: bool) -> None:
         lines: list[str] = []
         killed_for_memory = False
         if status != 0 and (worker.failed or not by_us):
@@ -327,7 +325,6 @@ class Crew:
                 rank=worker.rank,
                 exit_code=worker.over if shutdown else status if status >= 0 else None,
                 signal=-status if status < 0 and not shutdown else None,
-                t=t,
                 last_lines=lines,
                 oom=killed_for_memory,
                 shutdown=shutdown,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from launcher.hosts import expand_hosts
 from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
-from launcher.opening import open_regular
+from launcher.opening import read_tail
 from launcher.run.batch import LAST_WORDS, MARK, UNSEEN
 from launcher.run.paths import RunPaths
 from launcher.slurm.environ import JobEnviron, job_environ
@@ -59,18 +59,18 @@ def read_ended(paths: RunPaths, environ: Mapping[str, str] = os.environ) -> dict
 
 def leader_words(paths: RunPaths) -> str:
     """Return the sentence with which the leader of this life ended, "" when it left none; never raises."""
-    said = _LEADERS.findall(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
+    said = _LEADERS.findall(_this_life(paths))
     return str(said[-1]).strip().rstrip(".") if said else ""
 
 
 def start_words(paths: RunPaths) -> str:
     """Return why the first node's task of this life could not begin, "" where that is not told; never raises."""
-    return start_error(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
+    return start_error(_this_life(paths))
 
 
 def srun_end(paths: RunPaths) -> str:
     """Return how this life's srun itself was ended, "" where it was not; never raises."""
-    return _srun_end(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
+    return _srun_end(_this_life(paths))
 
 
 def _srun_end(log: str) -> str:
@@ -84,9 +84,7 @@ def _srun_end(log: str) -> str:
 
 def leader_end(paths: RunPaths) -> str:
     """Return how the leader before the newest one of this life ended, "" where that is not known; never raises."""
-    before, replaced, _ = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)).rpartition(
-        LEADER_REPLACED
-    )
+    before, replaced, _ = _this_life(paths).rpartition(LEADER_REPLACED)
     if not replaced:
         return ""
     *_, last = ["", *_KEEPERS.findall(before.rpartition("\n")[0])]
@@ -97,8 +95,12 @@ def leader_end(paths: RunPaths) -> str:
 
 def step_cancelled(paths: RunPaths) -> bool:
     """Whether somebody has cancelled a step of this life that was on the first node; never raises."""
-    log = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
-    return bool(_STEP_CANCELLED.search(log)) and not srun_end(paths)
+    log = _this_life(paths)
+    return bool(_STEP_CANCELLED.search(log)) and not _srun_end(log)
+
+
+def _this_life(paths: RunPaths) -> str:
+    return _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
 
 
 def _of_life(log: str, life: str) -> str:
@@ -124,10 +126,7 @@ def _last_words(log: str) -> str:
 def _tail(paths: RunPaths, job: JobEnviron, task: int) -> str:
     """Return the end of a task's log; submitit's files have the job's own id in their names."""
     try:
-        with os.fdopen(open_regular(paths.submitit / f"{job.own_id}_{task}_log.out"), "rb") as f:
-            size = f.seek(0, os.SEEK_END)
-            f.seek(max(0, size - _MOST_BYTES))
-            return f.read().decode(errors="replace")
+        return read_tail(paths.submitit / f"{job.own_id}_{task}_log.out", _MOST_BYTES)[0].decode(errors="replace")
     except OSError:
         return ""
 

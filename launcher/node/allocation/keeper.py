@@ -207,7 +207,7 @@ class Keeper:
             if now - last > 2 * wire.HEARTBEAT_S:
                 self._heard += now - last  # this process stood still, not the leader
             last = now
-            peer.send(wire.Alive(t=time.time(), ranks=[]))
+            peer.send(wire.Alive(ranks=[]))
             await asyncio.sleep(wire.HEARTBEAT_S)
         _say(f"{LEADER_SILENT} {wire.SILENCE_S:.0f} s.")
         self._kill_leader()

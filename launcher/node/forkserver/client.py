@@ -28,8 +28,8 @@ _CLEAR_S = 6.0
 _STUCK_S = 20.0
 """Longer than the leader waits for a round's end: it has excluded the node by then."""
 
-OnExit = Callable[[int, float], None]
-"""Status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal), time."""
+OnExit = Callable[[int], None]
+"""Takes the status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal)."""
 
 
 class ForkServerError(LauncherError):
@@ -129,7 +129,7 @@ class ForkServer:
         round_: int,
         main: str,
         fds: list[int],
-        on_exit: OnExit = lambda status, t: None,
+        on_exit: OnExit = lambda status: None,
         **how: Any,
     ) -> int:
         """Fork one process that runs ``main`` (``module:function``); returns its pid. ``on_exit`` is called when it has ended.
@@ -202,7 +202,9 @@ class ForkServer:
         if "exit" in message:
             key = message["exit"]
             self._pids.pop(key, None)
-            return self._on_exit.pop(key, _nobody)(message["status"], message["t"])
+            if key in self._on_exit:
+                self._on_exit.pop(key)(message["status"])
+            return
         name = message["answer"]
         if "pid" in message:
             self._pids[name] = message["pid"]
@@ -247,7 +249,7 @@ class ForkServer:
             await asyncio.sleep(_SWEEP_POLL_S)
         ended, self._pids = list(self._pids), {}
         for key in ended:
-            self._on_exit.pop(key)(-signal.SIGKILL, time.time())
+            self._on_exit.pop(key)(-signal.SIGKILL)
         if again and not self.stopping:
             with contextlib.suppress(OSError):  # `ready` tries once more, and tells
                 self.start()  # at once: the next round is about to be asked for
@@ -283,10 +285,6 @@ class ForkServer:
         self.stopping = True
         self._lost()
         await self._cleaned_up()
-
-
-def _nobody(status: int, t: float) -> None:
-    """Take the end of a process that nobody waits for."""
 
 
 def _fail(future: asyncio.Future[Any], text: str) -> None:

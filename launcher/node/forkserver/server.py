@@ -162,7 +162,7 @@ class _Server:
             _, status = os.waitpid(ended.si_pid, 0)
             if known is not None:
                 exit_code = os.waitstatus_to_exitcode(status)
-                send_message(self.sock, {"exit": known[0], "status": exit_code, "t": time.time()})
+                send_message(self.sock, {"exit": known[0], "status": exit_code})
 
     def clear_step(self) -> None:
         """KILL what is left of the rounds being cleared; report it when nothing is."""

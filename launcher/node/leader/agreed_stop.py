@@ -29,11 +29,11 @@ class AgreedStop:
     _finished: set[int] = field(default_factory=set)
     _silent: set[int] = field(init=False)
     """Ranks that have not answered yet."""
-    _pending: set[int] = field(init=False)
+    pending: set[int] = field(init=False)
     """Ranks that have not stopped yet."""
 
     def __post_init__(self) -> None:
-        self._silent, self._pending = set(self.ranks), set(self.ranks)
+        self._silent, self.pending = set(self.ranks), set(self.ranks)
 
     def entered(self, rank: int, step: int) -> bool:
         """Take in a worker's answer; true when it makes the agreement complete (tell everybody to stop)."""
@@ -45,19 +45,19 @@ class AgreedStop:
     def finished(self, rank: int, step: int) -> bool:
         """Note that a worker has done all its work; true when that makes the agreement complete."""
         self._finished.add(rank)
-        self._pending.discard(rank)
+        self.pending.discard(rank)
         return self.entered(rank, step)
 
     def stopped(self, rank: int) -> None:
         """Note that a worker has stopped at S."""
-        self._pending.discard(rank)
+        self.pending.discard(rank)
 
     def joined(self, rank: int) -> Pause | StopAt:
         """Count in a worker that was not asked in the beginning; returns what to tell it."""
         self.ranks.add(rank)
         if rank not in self._reported:
             self._silent.add(rank)
-            self._pending.add(rank)
+            self.pending.add(rank)
         return Pause() if self.step is None else StopAt(step=self.step, save=False)
 
     def left(self, rank: int) -> bool:
@@ -65,7 +65,7 @@ class AgreedStop:
 
         What it reported still counts: the others may have gone into that unit with it.
         """
-        for those in (self.ranks, self._silent, self._pending):
+        for those in (self.ranks, self._silent, self.pending):
             those.discard(rank)
         return self._agree()
 
@@ -74,11 +74,6 @@ class AgreedStop:
             return False
         self.step = max(self._reported.values())
         return True
-
-    @property
-    def pending(self) -> set[int]:
-        """Ranks that have not stopped yet."""
-        return self._pending
 
     @property
     def complete(self) -> bool:

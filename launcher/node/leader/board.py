@@ -167,9 +167,9 @@ class Board:
     line: list[int] = field(default_factory=list)
     """The nodes next in line to lead, as the agents know them."""
     regathers: bool = False
+    """The nodes were together before, under a leader that died: they are awaited for seconds, and started again."""
     held: bool = False
     """A hold: its nodes have been there."""
-    """The nodes were together before, under a leader that died: they are awaited for seconds, and started again."""
 
     @property
     def start_s(self) -> float:

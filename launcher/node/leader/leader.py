@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
@@ -61,7 +61,7 @@ _TRACKER_S = 30.0
 class Leader:
     """Leads one attempt of a run.
 
-    Use: ``ending = await Leader(spec, paths, host=..., node_names=[...]).run(serve)``, where ``serve(hub)`` listens on one of
+    Use: ``ending = await Leader(spec, paths, host, node_names, allocation).run(serve)``, where ``serve(hub)`` listens on one of
     ``spec.port_range``, hands the `Hub` what it hears, and returns a function that stops listening. The leader's own node
     joins over the same transport as every other.
     """
@@ -70,14 +70,13 @@ class Leader:
     paths: RunPaths
     host: str
     node_names: list[str]
-    allocation: InitVar[Allocation | None] = None
+    allocation: Allocation
     timing: Timing = field(default_factory=Timing)
     blocking: Blocking = asyncio.to_thread
     revived: bool = False
     """A leader of this life of the allocation has died: this one goes on in its attempt."""
     lost: Sequence[str] = ()
     """Hosts that SLURM has removed from the job. The leader before this one was on the first of the job's hosts that is among them."""
-    _allocation: Allocation = field(init=False)
     _board: Board = field(init=False)
     _signals: Signals = field(init=False)
     _hold: Hold | None = None
@@ -87,9 +86,6 @@ class Leader:
     """The stop that was asked for before this leader had begun."""
     _checked: bool = False
     """The nodes have been checked in this attempt, for a leader that died."""
-
-    def __post_init__(self, allocation: Allocation | None) -> None:
-        self._allocation = allocation or Allocation(self.paths)
 
     def stop(self, kind: Kind, text: str, left_s: float | None) -> None:
         """Stop the run for a reason that no signal has to announce: its hold asks for it. ``left_s``: until it must be complete."""
@@ -104,7 +100,7 @@ class Leader:
 
         Raises RunDirError when the run directory cannot be read or written, for minutes where that may pass.
         """
-        ended = await self._patiently(lambda: past.ended_already(self.paths, self._allocation))
+        ended = await self._patiently(lambda: past.ended_already(self.paths, self.allocation))
         if ended is not None:
             return ended
         board = self._board = await self._begin()
@@ -132,7 +128,7 @@ class Leader:
 
     async def _begin(self) -> Board:
         """Claim the attempt and learn what earlier ones did."""
-        allocation, paths, spec = self._allocation, self.paths, self.spec
+        allocation, paths, spec = self.allocation, self.paths, self.spec
         left = await self.blocking(lambda: read_state(paths.state)) if self.revived else {}
         clock.resume(left)
         claim_it = fence.succeed if self.revived else fence.claim_attempt
@@ -211,13 +207,13 @@ class Leader:
             return await until_answered(self.blocking, work, self.paths.root, refused=say)
         except OSError as error:
             text = unanswered(self.paths.root, error)
-            await self.blocking(lambda: self._allocation.remark(text))  # the agent's log may be on the same file system
+            await self.blocking(lambda: self.allocation.remark(text))  # the agent's log may be on the same file system
             raise RunDirError(text) from error
 
     async def _lead(self) -> Ending:
         board = self._board
         if board.moved and self.spec.replace:  # those that wait in the queue look for the leader on the lost host
-            await self.blocking(lambda: self._allocation.withdraw_nodes(pending=True))
+            await self.blocking(lambda: self.allocation.withdraw_nodes(pending=True))
         evidence = await self._gather()
         if evidence is None and board.claim.leader:
             await self._signals.learn()
@@ -255,7 +251,7 @@ class Leader:
         if self.lost:
             said = f"The leader's host was lost, and {self.host} leads now"
             return Evidence(Kind.LEADER_GONE, said, said=said)
-        how = await self.blocking(self._allocation.leader_end)
+        how = await self.blocking(self.allocation.leader_end)
         died = f"the leader on {self.host} died and was started again"
         return Evidence(Kind.LEADER_GONE, f"{how}: {died}" if how else died, said=how)
 

@@ -27,8 +27,6 @@ def welcome(board: Board) -> wire.Welcome:
     return wire.Welcome(
         attempt=board.attempt,
         t=clock.now(),
-        heartbeat_s=wire.HEARTBEAT_S,
-        silence_s=wire.SILENCE_S,
         kept=board.keeper is not None,
         patience_s=board.timing.rejoin_wait_s + board.start_s,
         line=_line(board),

@@ -344,7 +344,7 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
     who = all_ranks(len(same)) if everybody else named_ranks(f.rank for f in same)
     cause = cause_of(first, who if len(same) > 1 else "")
     waited = is_victim(first) or cause.kind == "timeout"  # for a rank that nobody knows: its own host is not to blame
-    key = signature(first)
+    key = signature(first, first.step)
     before = board.budgets.same[key] if key is not None else 0
     stepped = round_.stepped or (first.step or 0) > round_.first
     refused = everybody and left_by_itself(first) and not stepped and not board.budgets.progressed

@@ -26,7 +26,7 @@ from launcher.node.leader.save_progress import PENDING_S, Asked, Save
 from launcher.node.leader.verify import Proof
 from launcher.node.wire.messages import HEARTBEAT_S, RankShard, ShardsWritten
 from launcher.run.intervals import young_daly_s
-from launcher.run.messages import Committed, SaveAgreed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed
+from launcher.run.messages import SaveAgreed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
@@ -127,10 +127,7 @@ class Saver:
     def shard(self, shard: RankShard, message: ShardsWritten, now: float) -> None:
         """Take in a rank's durable part, of a message; the last one makes the checkpoint."""
         rank, step = shard.rank, message.step
-        if step in self._lost:
-            return
-        if step in self.trusted:  # saved twice, e.g. at an interval that is the end too: the first one counts
-            self._tell_committed(step, [rank])
+        if step in self._lost or step in self.trusted:  # an interval may be the end, too: the first save of it counts
             return
         save = self._get(step, now)
         save.heard = now
@@ -341,7 +338,7 @@ class Saver:
         except Exception as error:  # what a worker reported makes no checkpoint (a malformed shard): that save is lost
             self._lose(save, repr(error), None, now())
             return
-        self._committed(save, done, round_, now())
+        self._committed(save, done, now())
         self._begin_task(self._deletions, self._collect(done.step))
 
     def _refused(self, error: OSError) -> None:
@@ -367,7 +364,7 @@ class Saver:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
+    def _committed(self, save: Save, done: CommittedCheckpoint, now: float) -> None:
         self._saves.pop(save.step, None)
         overtaken = done.step < (self.last_step or 0)  # commits run side by side: the last that is told is the newest
         self.trusted.add(done.step)
@@ -386,10 +383,4 @@ class Saver:
                 path=str(done.path),
                 reason=save.reason,
             )
-        if round_ is self.round:
-            self._tell_committed(done.step)
         self.wake()
-
-    def _tell_committed(self, step: int, ranks: list[int] | None = None) -> None:
-        message = Committed(step=step)
-        self.round.send(message, ranks)

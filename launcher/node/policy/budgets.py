@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.node.policy.first_failure import signature_of
+from launcher.node.policy.first_failure import signature
 from launcher.run import events as ev
 from launcher.run.event_parts import Cause
 
@@ -143,7 +143,7 @@ class Budgets:
         self.best_step = -1  # its first round says where it goes on from
 
     def _on_worker_failed(self, e: ev.WorkerFailed, cause: Cause) -> None:
-        key = signature_of(cause, e.step)
+        key = signature(cause, e.step)
         # A connection that breaks now and then, at the same line, ends no script that tells no steps.
         if key is not None and not (e.waited and e.step is None):
             self.same[key] += 1

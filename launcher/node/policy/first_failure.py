@@ -111,7 +111,7 @@ def same_failures(first: Failure, failures: list[Failure]) -> list[Failure]:
 
 def _likeness(f: Failure) -> tuple[Any, ...] | None:
     if f.exception is not None:
-        return (f.message, signature(f))
+        return (f.message, signature(f, f.step))
     return (f.exit_code, f.step) if left_by_itself(f) else None
 
 
@@ -129,15 +129,8 @@ def first_failure(failures: list[Failure]) -> Failure | None:
     return min(failures, key=order, default=None)
 
 
-def signature(failure: Failure) -> tuple[Any, ...] | None:
+def signature(cause: Failure | Cause, step: int | None) -> tuple[Any, ...] | None:
     """What makes two exceptions the same one: type, place and step; None for other ends."""
-    if not failure.exception:
-        return None
-    return (failure.exception, failure.step, *((f.file, f.line) for f in failure.frames))
-
-
-def signature_of(cause: Cause, step: int | None) -> tuple[Any, ...] | None:
-    """`signature` from what the history holds."""
     if not cause.exception:
         return None
     return (cause.exception, step, *((f.file, f.line) for f in cause.frames))

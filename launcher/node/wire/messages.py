@@ -102,9 +102,6 @@ class RankUse(Record):
 class Alive(FromAgent, type="alive"):
     """The agent's heartbeat, every second. The transport answers ``heard``."""
 
-    t: float
-    cpu_percent: float | None = None
-    mem_bytes: int | None = None
     ranks: list[RankUse]
     """Every one of the node where there is news of each (`StartRound.detail_every_s`), or none."""
     round: int | None = None
@@ -205,7 +202,6 @@ class WorkerExit(FromAgent, type="worker_exit"):
     rank: int
     exit_code: int | None
     signal: int | None
-    t: float
     last_lines: list[str]
     """Of its log."""
     oom: bool
@@ -226,14 +222,12 @@ class SignalHeard(FromAgent, type="signal"):
     """The agent received a signal."""
 
     name: str  # "TERM", "INT", "USR2", "USR1", "HUP" or "CONT"
-    t: float
 
 
 class StacksWritten(FromAgent, type="stacks"):
-    """Stacks were written to the logs of those ranks."""
+    """Stacks were written to the logs of the node's ranks."""
 
     round: int
-    ranks: list[int]
 
 
 class CheckResult(Record):
@@ -268,8 +262,6 @@ class Welcome(ToAgent, type="welcome"):
     attempt: int
     t: float
     """The leader's clock, which the agents' files and messages follow."""
-    heartbeat_s: float
-    silence_s: float
     kept: bool = False
     """A keeper is there: where this leader dies, another one takes its place, and the agent waits for it."""
     patience_s: float = 0.0

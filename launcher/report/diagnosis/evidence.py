@@ -10,7 +10,7 @@ from typing import Any
 from launcher.report.diagnosis.left_out import remedy
 from launcher.report.diagnosis.stacks import Stacks
 from launcher.report.diagnosis.traces import frames_of, tail, user_frame
-from launcher.report.model.history import History, as_dict, as_number, as_text
+from launcher.report.model.history import History, as_dict, as_number, as_text, as_whole
 from launcher.report.model.ledger import interruptions
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.verdict import UNKNOWN
@@ -113,8 +113,10 @@ def find_root(h: History, s: RunSummary) -> Root | None:
     if event is not None and (decision is None or h.after(event, decision)) and s.state != "cancelled":
         return _of_event(h, event, None)
     if outcome is not None:
-        t, reason, attempt = as_number(outcome.get("t")), as_text(outcome.get("reason")), _whole(outcome.get("attempt"))
-        return Root("other", t=t, reason=reason, cause=_cause(outcome.get("cause")), attempt=attempt)
+        attempt, reason = as_whole(outcome.get("attempt")), as_text(outcome.get("reason"))
+        return Root(
+            "other", t=as_number(outcome.get("t")), reason=reason, cause=_cause(outcome.get("cause")), attempt=attempt
+        )
     return None
 
 
@@ -211,7 +213,7 @@ def _decided(h: History, decision: ev.Decided) -> Root | None:
     if kind == "leader_gone" and decision.action == "cancel":
         return Root("cancelled", decision, attempt=decision.attempt)
     if kind == "leader_gone":
-        root = _leader_silent(h, "leader", "", decision.attempt, _whole((h.outcome or {}).get("step")))
+        root = _leader_silent(h, "leader", "", decision.attempt, as_whole((h.outcome or {}).get("step")))
         root.decision, root.cause = decision, _cause({"text": decision.said})
         if decision.action != "fail":  # the agents' logs, and the outcome, are a later attempt's by now
             root.log, root.trace, root.step = [], None, None
@@ -287,11 +289,6 @@ def _local_rank(h: History, root: Root) -> int | None:
             root.host = root.host or r.host
             return r.local_rank
     return None
-
-
-def _whole(value: object) -> int | None:
-    number = as_number(value)
-    return None if number is None else int(number)
 
 
 def users_log(h: History, root: Root) -> list[str]:

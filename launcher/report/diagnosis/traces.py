@@ -7,7 +7,7 @@ import re
 import sysconfig
 from pathlib import Path
 
-from launcher.opening import open_regular
+from launcher.opening import read_tail
 from launcher.report.formats import clean
 from launcher.run.event_parts import Frame
 
@@ -72,12 +72,7 @@ def user_frame(frames: list[Frame], code_dir: str = "") -> Frame | None:
 def tail(path: Path, size: int = 65536) -> list[str]:
     """The last lines of a log, at most ``size`` bytes; empty when it cannot be read."""
     try:
-        with os.fdopen(open_regular(path), "rb") as f:
-            f.seek(0, os.SEEK_END)
-            end = f.tell()
-            f.seek(max(0, end - size))
-            raw = f.read(size)
+        data, begin = read_tail(path, size)
     except OSError:
         return []
-    lines = raw.decode("utf-8", "replace").splitlines()
-    return lines[1:] if end > size else lines
+    return data.decode("utf-8", "replace").splitlines()[begin > 0 :]

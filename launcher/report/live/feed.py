@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.opening import open_regular
+from launcher.opening import read_tail
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
 from launcher.report.model.ledger import Ledger, ledger
@@ -52,13 +52,10 @@ class Detail:
 def tail_objects(path: Path, size: int = _TAIL, most: int = 0) -> list[dict[str, Any]]:
     """Return the JSON objects in the last ``size`` bytes of a file of lines; only its last ``most`` lines, if given."""
     try:
-        with os.fdopen(open_regular(path), "rb") as f:
-            end = f.seek(0, os.SEEK_END)
-            f.seek(max(0, end - size))
-            lines = f.read(size).split(b"\n")
+        data, begin = read_tail(path, size)
     except OSError:
         return []
-    return parse_lines(path.name, (lines[1:] if end > size else lines)[-most:])
+    return parse_lines(path.name, data.split(b"\n")[begin > 0 :][-most:])
 
 
 class LiveFeed:

@@ -39,6 +39,12 @@ def as_number(value: object) -> float | None:
     return None
 
 
+def as_whole(value: object) -> int | None:
+    """A finite number without its fraction, or None."""
+    number = as_number(value)
+    return None if number is None else int(number)
+
+
 def as_time(value: object) -> float | None:
     """A time that a calendar knows, in seconds since the epoch, or None."""
     t = as_number(value)

@@ -8,14 +8,13 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
 from launcher.opening import read_whole
 from launcher.redact import redact, redact_values
 from launcher.report.model.hearing import silence
 from launcher.report.model.history import History
 from launcher.report.model.summary import RunSummary, summarise_history
-from launcher.run.index import is_sweep, job_name, list_runs, points_in, resolve
+from launcher.run.index import is_sweep, job_name, list_runs, points_in
 from launcher.run.own_folder import mark_of_owner
 from launcher.run.paths import SWEEP_FILE, RunPaths
 
@@ -66,23 +65,6 @@ def known_points(folder: Path, sweep: str = "") -> list[Known]:
     """The points of the sweep in ``folder``, by name. ``sweep``: its id, else the folder's name."""
     found = sorted(points_in(folder).items())
     return [Known(f"{folder}/{name}", sweep or folder.name, overrides) for name, overrides in found]
-
-
-def find(name: str) -> RunPaths:
-    """The one run that ``name`` means. Raises RunNotFoundError, also for a sweep, which is many."""
-    path = resolve(name)
-    if is_sweep(path):
-        raise RunNotFoundError(f"{path.name} is a sweep; `launcher ls --sweep {path.name}` lists its points")
-    return RunPaths(path)
-
-
-def find_many(names: Iterable[str]) -> list[RunPaths]:
-    """The runs that ``names`` mean; a sweep means its points. Raises RunNotFoundError."""
-    found: list[RunPaths] = []
-    for name in names:
-        path = resolve(name)
-        found += [k.paths for k in known_points(path)] if is_sweep(path) else [RunPaths(path)]
-    return found
 
 
 def shown_job(paths: RunPaths) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.hearing import heard, run_now
-from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, own_time
+from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, as_whole, own_time
 from launcher.report.model.problems import faults
 from launcher.report.model.verdict import State, verdict
 from launcher.run import events as ev
@@ -224,11 +224,6 @@ def _name_of(run_id: str) -> str:
     return parts[0] if len(parts) == 4 else run_id
 
 
-def _whole(value: object) -> int | None:
-    number = as_number(value)
-    return None if number is None else int(number)
-
-
 def _progress(h: History, picture: dict[str, Any]) -> dict[str, Any]:
     """Where it is: the leader's picture, and the events where that is missing or older."""
     outcome = h.outcome or {}
@@ -246,15 +241,15 @@ def _progress(h: History, picture: dict[str, Any]) -> dict[str, Any]:
         "round": max((r for r in rounds if r is not None), default=None),
         "phase": as_text(picture.get("phase")),
         "step": next((s for s in steps if s is not None), None),
-        "total_steps": _whole(picture.get("total_steps", h.state.get("total_steps"))),
+        "total_steps": as_whole(picture.get("total_steps", h.state.get("total_steps"))),
         "epoch": as_number(picture.get("epoch")),
         "epochs": as_number(picture.get("epochs")),
-        "world_size": _whole(picture.get("world_size")) or _world_size(h, begun),
+        "world_size": as_whole(picture.get("world_size")) or _world_size(h, begun),
         "nodes": [str(n) for n in hosts],
         "spares": [str(n) for n in as_list(picture.get("spares"))],
         "missing": [m for m in as_list(picture.get("missing")) if isinstance(m, dict)],
         "waited_s": _waited(h, picture),
-        "saved_step": _whole(picture.get("saved_step")) if saved is None else saved.step,
+        "saved_step": as_whole(picture.get("saved_step")) if saved is None else saved.step,
         "saved_t": picture.get("saved_t") if saved is None else saved.t,
         "saved_path": ((saved and saved.path) or "").removeprefix(f"{h.paths.root}/"),
         "save_failures": len(failed),
@@ -263,7 +258,7 @@ def _progress(h: History, picture: dict[str, Any]) -> dict[str, Any]:
         "ranks": ranks,
         "restarts": sum(1 for e in h.of(ev.RoundStarted) if e.round),
         "rate": as_number(picture.get("rate")),
-        "exit_code": _whole(outcome.get("exit_code")),
+        "exit_code": as_whole(outcome.get("exit_code")),
     }
 
 
@@ -273,7 +268,7 @@ _TELL_STEPS = (ev.FirstStep, ev.Saved, ev.Stopped, ev.Evaluated, ev.WorkerFailed
 def _world_size(h: History, begun: ev.RoundStarted | None) -> int | None:
     if begun is not None and begun.world_size:
         return begun.world_size
-    nodes, tasks = _whole(h.spec.get("nodes")), _whole(h.spec.get("tasks_per_node"))
+    nodes, tasks = as_whole(h.spec.get("nodes")), as_whole(h.spec.get("tasks_per_node"))
     return nodes * tasks if nodes and tasks else None
 
 

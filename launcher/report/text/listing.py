@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.opening import read_whole
 from launcher.report import formats
 from launcher.report.model.hearing import read_histories
-from launcher.report.model.history import History, as_dict, as_number, as_text, as_time
+from launcher.report.model.history import History, as_dict, as_number, as_text, as_time, as_whole
 from launcher.report.model.runs import Ask, Known, summarise_all
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.verdict import State
-from launcher.run.files import NO_JSON
+from launcher.run.files import read_object
 from launcher.run.paths import RunPaths
 
 Reading = Callable[[list[RunPaths], float], list[History]]
@@ -78,30 +76,20 @@ def grouped_rows(
     return [line for line in lines if line]
 
 
-def _load(path: str) -> dict[str, Any] | None:
-    """The JSON object at ``path``, None when there is none."""
-    try:
-        value = json.loads(read_whole(path))
-    except (OSError, *NO_JSON):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _glance(known: Known) -> ListingRow | None:
     """The row of a run that has ended; None where the history must be read. A resubmission moves the outcome away first."""
     root = known.root
-    outcome = _load(f"{root}/outcome.json")
+    outcome = read_object(f"{root}/outcome.json")
     if outcome is None or outcome.get("state") not in _STATES:
         return None
     ended = as_time(outcome.get("t"))
     if ended is None:
         return None
-    step = as_number(outcome.get("step"))
     return ListingRow(
         run=known.id,
         state=outcome["state"],
         reason=as_text(outcome.get("reason")),
-        step=None if step is None else int(step),
+        step=as_whole(outcome.get("step")),
         when=ended,
         metrics=as_dict(outcome.get("metrics")),
         sweep=known.sweep,

@@ -7,13 +7,13 @@ import io
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from launcher.errors import SubmitError
 from launcher.slurm.commands import ask
-from launcher.slurm.environ import environment_for_sbatch
+from launcher.slurm.environ import environment_for_sbatch, replaced_environ
 
 if TYPE_CHECKING:
     from launcher.node.agent.main import AgentMain
@@ -34,19 +34,6 @@ def python_path(*folders: str) -> str:
     return os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
 
 
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Replace this process's environment, which submitit gives to sbatch."""
-    kept = dict(os.environ)
-    try:
-        os.environ.clear()
-        os.environ.update(values)
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
-
-
 def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str], *, besides: Sequence[str] = ()) -> list[str]:
     """Submit runs as one array (or one plain job) and return their job ids, ``J`` or ``J_0``, ``J_1``, ...
 
@@ -62,7 +49,7 @@ def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str], *, besides: Sequ
     environment = environment_for_sbatch(os.environ, plan.parameters, plan.spec.pass_names)
     before = _pickles(Path(folder))
     try:
-        with _environment(environment), contextlib.redirect_stderr(said):
+        with replaced_environ(environment), contextlib.redirect_stderr(said):  # submitit gives it to sbatch
             executor = SlurmExecutor(folder=folder, python=plan.command)
             executor.update_parameters(**plan.parameters)
             jobs = executor.submit_array([AgentMain(run_dir) for run_dir in run_dirs])

@@ -29,7 +29,7 @@ DERIVED = {
     "trackers.tensorboard": "trackers", "trackers.mlflow": "trackers", "trackers.wandb": "trackers",
 }  # fmt: skip
 """Keys of the job that reach the nodes in another form: the field of `RunSpec` that holds each."""
-OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load", "attempt_base",
+OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load",
        "stop_after_steps", "kill_at", "code_path", "hold", "held_by")  # fmt: skip
 """Fields of `RunSpec` that no key of the job sets."""
 COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.stage")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
+from typing import Any
 
 from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, StateError
-from launcher.run import index
-from launcher.run.held_signals import signals_held
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -69,22 +67,13 @@ def make_rerun(
     def make(now: Facts) -> SubmissionPlan:
         return _in_hold(plan(kept, now), spec)
 
-    made = submit.claim_folder(make, facts, lambda one: one)
-    root = made.paths.root
-    with contextlib.ExitStack() as last, contextlib.ExitStack() as undo, make_folder.writing(root):
-        undo.callback(shutil.rmtree, root, ignore_errors=True)
-        _write(made, hold, argv)
-        interrupted = last.enter_context(signals_held())
-        job_id = str(before.get("job_id") or "")
-        where = {name: before.get(name) for name in ("pid", "pid_started", "host", "job_name", "job_folder")}
-        submit.record(made, job_id, by="rerun", hold=hold.id, **where)
-        index.register(root)
-        undo.callback(index.unregister, root.name)
-        interrupted()
-        undo.pop_all()
-        one = submit.Submitted(made, job_id)
-        recorded(one)
-    return one
+    where: dict[str, Any] = {
+        name: before.get(name) for name in ("pid", "pid_started", "host", "job_name", "job_folder")
+    }
+    return submit.submit_run(
+        make, facts, job_id=str(before.get("job_id") or ""), recorded=recorded, write=partial(_write, hold=hold, argv=argv),
+        by="rerun", hold=hold.id, **where,
+    )  # fmt: skip
 
 
 def _as_rerun(job: Job, *, attended: bool) -> Job:

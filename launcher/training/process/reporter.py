@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from math import isfinite
 from time import monotonic
@@ -44,7 +43,7 @@ class Reporter:
             per_step = 0.0 if first else 1.0 / (step - self._progress_step)
             step_time_s = round((now - self._progress_at) * per_step, 7) or None
             data_s = None if step_time_s is None else round((LOADING.seconds - self._loading_s) * per_step, 7)
-            self.send(WorkerProgress(step=step, step_time_s=step_time_s, data_s=data_s, t=time.time(), **values()))
+            self.send(WorkerProgress(step=step, step_time_s=step_time_s, data_s=data_s, **values()))
             self._progress_at, self._progress_step, self._loading_s = now, step, LOADING.seconds
             self._not_finite.look()
         self.flush(force=last)

@@ -237,7 +237,6 @@ class Session:
         return {
             "epoch": at.epoch,
             "epochs": self.epochs,
-            "samples": at.samples,
             "total_steps": self.total_steps,
             "wait_s": self.waits.seconds(),
         }

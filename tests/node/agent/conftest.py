@@ -169,8 +169,6 @@ class Leader:
                     Welcome(
                         attempt=0,
                         t=time.time(),
-                        heartbeat_s=1.0,
-                        silence_s=8.0,
                         kept=self.kept,
                         patience_s=self.patience_s,
                     )

@@ -296,7 +296,7 @@ def test_facts_read_torchs_versions_without_importing_it() -> None:
     import subprocess
 
     code = (
-        "import sys; import launcher.node.agent.entry, launcher.node.agent.description as f; print(f.torch_versions()['torch']);"
+        "import sys; import launcher.node.agent.entry, launcher.slurm.probe as f; print(f.torch_versions()['torch']);"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ def submits(allocation):
 async def leads(leader, agent, doors):
     if hasattr(agent, "close"):  # of the first node: it has not begun
         agent.close()
-    submits(leader._allocation)
+    submits(leader.allocation)
     return Ending("requeued", "", 0, stale=True)
 
 async def obeys(agent):

@@ -114,7 +114,7 @@ def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(nvml: FakeNvml, monk
     sampler._look_at_gpus()
     for _ in range(2):
         sampler._look()
-        seen.append({each.rank: each.gpu_mem_bytes for each in sampler.latest()["ranks"]})
+        seen.append({each.rank: each.gpu_mem_bytes for each in sampler.ranks})
         del workers[0]
 
     assert seen == [{4: 0, 5: 1, 6: 0}, {5: 1, 6: 0}]

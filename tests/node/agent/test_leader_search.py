@@ -39,7 +39,7 @@ def search(
         **{"batch": "slurm", "nodes": 4, "spare_nodes": 1, "port_range": [23000, 23999], **changes},
     )  # fmt: skip
     found = LeaderSearch(spec, RunPaths(tmp_path), Doors(spec, SECRET, LIFE, NAMES, node), environ)
-    found.welcomed(Welcome(attempt=0, t=0.0, heartbeat_s=1.0, silence_s=8.0, line=[1, 2, 3]))
+    found.welcomed(Welcome(attempt=0, t=0.0, line=[1, 2, 3]))
     found.lost = lost
     return found
 

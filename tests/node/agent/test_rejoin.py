@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 from test_agent import start
@@ -80,18 +79,5 @@ def test_term_ends_the_wait(world: Any) -> None:
         agent.send_signal(signal.SIGTERM)
         assert await w.gone(agent) == 15
         assert "received TERM and the leader is gone" in w.agent_log()
-
-    world(body)
-
-
-def test_a_welcome_that_is_said_again_sets_no_clock(world: Any) -> None:
-    """The keeper came: what it changes is who takes a dead leader's place; times go on as they were."""
-
-    async def body(w: Any) -> None:
-        await start(w, node=1)
-        w.leader.tell("welcome", node=1, attempt=0, t=5.0, heartbeat_s=1.0, silence_s=8.0, kept=True, patience_s=60.0)
-        w.leader.round(0, 1, "finish", node=1)
-        (end,) = await w.leader.heard("worker_exit")
-        assert abs(end["t"] - time.time()) < 60
 
     world(body)

@@ -17,6 +17,7 @@ from launcher.node.agent import reruns
 from launcher.node.agent.environment import base_environment
 from launcher.node.agent.reruns import differing_keys
 from launcher.run.spec import RunSpec, Work
+from launcher.slurm.environ import replaced_environ
 
 SHELL = {"PATH": "/bin:/usr/bin", "HOME": "/home/ada", "SLURM_JOB_ID": "7"}
 
@@ -136,6 +137,6 @@ def test_the_process_gets_its_own_environment_back(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setenv("HOLDS", "offline")
     before = dict(os.environ)
-    with reruns._environment({"KEPT": "1", "OWN": "2"}):
+    with replaced_environ({"KEPT": "1", "OWN": "2"}):
         assert dict(os.environ) == {"KEPT": "1", "OWN": "2"}
     assert dict(os.environ) == before

@@ -90,7 +90,7 @@ class Bench:
         self.changed = asyncio.Event()
         self.server = server or ForkServer(preload=["json"], environ=dict(os.environ))
 
-    def heard(self, key: str, status: int, t: float) -> None:
+    def heard(self, key: str, status: int) -> None:
         """`OnExit` of the worker ``key``."""
         assert key not in self.exits, f"{key} ended twice"
         self.exits[key] = status
@@ -528,7 +528,7 @@ def test_a_server_that_could_not_start_anew_can_the_next_time(tmp_path: Path) ->
         await server.start_anew({**os.environ, "COLOUR": "green"}, sys.executable)
         server.variables = {"MORE": "1"}
         log, ended = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT, 0o600), asyncio.Event()
-        await server.fork("one", 0, "shows:main", [log], lambda status, t: ended.set(), cwd=str(tmp_path), env={})
+        await server.fork("one", 0, "shows:main", [log], lambda _: ended.set(), cwd=str(tmp_path), env={})
         await asyncio.wait_for(ended.wait(), 30)
         os.close(log)
         await server.stop()

@@ -444,10 +444,10 @@ class FakeNode:
                 if not w.done
             ]
             if self.window is None:
-                self.up("alive", t=0, ranks=ranks)
+                self.up("alive", ranks=ranks)
             else:
                 uses = [RankUse(**use) for use in ranks]
-                self.tell(Alive(t=0.0, **self.window.heartbeat(uses, asyncio.get_running_loop().time())))
+                self.tell(Alive(**self.window.heartbeat(uses, asyncio.get_running_loop().time())))
 
     def up(self, type_: str, **values: Any) -> None:
         if self.link is not None:
@@ -489,7 +489,6 @@ class FakeNode:
             rank=worker.rank,
             exit_code=exit_code,
             signal=signal,
-            t=0,
             last_lines=last_lines or [],
             oom=False,
             by_us=by_us,
@@ -541,7 +540,7 @@ class FakeNode:
             self.exited(w, self.world.term_code, None if self.world.term_code is not None else 15)
 
     def on_dump(self, m: dict[str, Any]) -> None:
-        self.up("stacks", round=m["round"], ranks=[w.rank for w in self.workers])
+        self.up("stacks", round=m["round"])
 
     def on_to_workers(self, m: dict[str, Any]) -> None:
         for w in list(self.workers):
@@ -662,7 +661,7 @@ class World:
 
     def signal(self, name: str = "TERM") -> None:
         for node in self.nodes:
-            node.up("signal", name=name, t=0)
+            node.up("signal", name=name)
 
     async def attempt_once(
         self,

@@ -26,7 +26,7 @@ def heard(w, *nodes, step=12, after_s=0.0):
     async def script():
         await w.until(lambda: any(x.entered >= step for n in w.nodes for x in n.workers))
         for node in nodes:
-            w.nodes[node].up("signal", name="TERM", t=0)
+            w.nodes[node].up("signal", name="TERM")
             await asyncio.sleep(after_s)
 
     return script
@@ -74,7 +74,7 @@ def test_a_script_goes_on_too(world, virtual):
     async def script():
         await w.until(lambda: len(w.events("round_started")) == 1 and all(n.workers for n in w.nodes[:2]))
         await asyncio.sleep(5)
-        w.nodes[1].up("signal", name="TERM", t=0)
+        w.nodes[1].up("signal", name="TERM")
         for worker in list(w.nodes[1].workers):
             worker.task.cancel()
             w.nodes[1].exited(worker, None, 15)
@@ -133,7 +133,7 @@ def test_a_word_that_comes_late_still_cancels(world, virtual):
         await heard(w, 0, 1)()
         await w.until(lambda: w.events("stop_requested"))
         await asyncio.sleep(3.0)
-        w.nodes[2].up("signal", name="TERM", t=0)
+        w.nodes[2].up("signal", name="TERM")
 
     assert virtual(w.attempt_once(script)).state == "cancelled"
 
@@ -173,7 +173,7 @@ def test_while_nodes_are_waited_for_such_a_node_does_not_count(world, virtual):
         await w.until(lambda: w.events("node_joined"))
         w.nodes[1].join()
         await asyncio.sleep(0.1)
-        w.nodes[1].up("signal", name="TERM", t=0)
+        w.nodes[1].up("signal", name="TERM")
         await asyncio.sleep(5.0)
         w.nodes[2].join()
 

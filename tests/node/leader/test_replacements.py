@@ -227,12 +227,12 @@ def test_the_next_attempt_excludes_no_replacement(world, virtual, monkeypatch, h
         if how == "left":
             node = await comes(w)
             await w.until(lambda: len(sizes(w)) == 3 and node.workers and all(x.entered >= 23 for x in node.workers))
-            node.up("signal", name="TERM", t=0)
+            node.up("signal", name="TERM")
             await w.until(lambda: len(sizes(w)) == 4)
         else:
             await w.until(lambda: len(asked(w)) == 2)
         w.allocation.means = SignalMeaning("preempted", 60.0)
-        w.nodes[0].up("signal", name="TERM", t=0)
+        w.nodes[0].up("signal", name="TERM")
 
     assert virtual(w.attempt_once(script)).state == "requeued"
     (back,) = (said for said in w.allocation.said if said[0] == "hand_back")
@@ -248,7 +248,7 @@ def test_a_node_whose_job_is_taken_leaves_at_an_agreed_step(world, virtual, monk
     async def script():
         node = await comes(w)
         await w.until(lambda: len(sizes(w)) == 3 and node.workers and all(x.entered >= 23 for x in node.workers))
-        node.up("signal", name=signal, t=0)
+        node.up("signal", name=signal)
 
     assert virtual(w.attempt_once(script)).state == "completed"
     assert sizes(w)[:4] == [6, 4, 6, 4]
@@ -268,7 +268,7 @@ def test_a_spare_that_leaves_stops_nothing(world, virtual, monkeypatch):
     async def script():
         node = await comes(w)
         await asyncio.sleep(3)
-        node.up("signal", name="TERM", t=0)
+        node.up("signal", name="TERM")
         await w.until(lambda: not node.connected)
 
     assert virtual(w.attempt_once(script)).state == "completed"
@@ -362,7 +362,7 @@ def test_an_agent_that_dies_while_a_replacement_leaves_is_started_again(world, v
         r0 = await comes(w)
         await w.until(lambda: len(sizes(w)) == 3 and r0.workers and all(one.entered >= 18 for one in r0.workers))
         w.keeper.refuses = ""
-        r0.up("signal", name="TERM", t=0)
+        r0.up("signal", name="TERM")
         await asyncio.sleep(0.3)
         w.nodes[2].die()
 
@@ -418,7 +418,7 @@ def test_a_replacement_that_leaves_has_the_time_that_its_own_job_has(world, virt
     async def script():
         r0 = await comes(w)
         await w.until(lambda: r0.workers and all(one.entered > one.first + 2 for one in r0.workers), 9000)
-        r0.up("signal", name="TERM", t=0)
+        r0.up("signal", name="TERM")
 
     assert virtual(w.attempt_once(script)).state == "completed"
     assert w.events("stopped")[0]["lost_steps"] == lost

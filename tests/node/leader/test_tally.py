@@ -52,7 +52,7 @@ def test_a_message_costs_the_same_with_sixteen_thousand_ranks(monkeypatch: pytes
     monkeypatch.setattr(tally, "_traits", lambda rank, real=tally._traits: counted.append(rank) or real(rank))
     for rank in round_.of_node[round_.nodes[5]]:
         rank.phase = "train"
-        round_.progressed(rank, RankUse(rank=rank.rank, step=3, step_time_s=0.1), Alive(t=0.0, ranks=[]), now=5.0)
+        round_.progressed(rank, RankUse(rank=rank.rank, step=3, step_time_s=0.1), Alive(ranks=[]), now=5.0)
     for _ in range(10):
         asked = [
             round_.all_ready,

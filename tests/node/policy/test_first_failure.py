@@ -147,16 +147,16 @@ def test_two_exceptions_are_the_same_by_type_place_and_step():
     b = failure(rank=1, exception="ValueError", message="at 0x2", frames=frames, step=5)
     c = failure(exception="ValueError", message="at 0x1", frames=frames, step=6)
 
-    assert signature(a) == signature(b)
-    assert signature(a) != signature(c)
-    assert signature(failure(signal=9)) is None
+    assert signature(a, a.step) == signature(b, b.step)
+    assert signature(a, a.step) != signature(c, c.step)
+    assert signature(failure(signal=9), 1) is None
 
 
 @pytest.mark.parametrize(("by_us", "after_end", "signal"), [(True, False, None), (False, False, 9)])
 def test_our_own_kill_hides_no_exception(by_us, after_end, signal):
     """A rank that had told of its exception and is then killed has still failed by itself."""
     failed = failure(exception="ValueError", message="bad label")
-    end = WorkerExit(round=0, rank=0, exit_code=None, signal=9, t=0.0, last_lines=[], oom=False)
+    end = WorkerExit(round=0, rank=0, exit_code=None, signal=9, last_lines=[], oom=False)
     failed.add_exit(end, by_us=by_us)
 
     assert (failed.after_end, failed.signal) == (after_end, signal)

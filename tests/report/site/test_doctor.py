@@ -191,7 +191,7 @@ def test_the_nccl_of_torchs_cuda_is_looked_at(
         (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     look = software_here(sys.executable)
-    agents = "import json, launcher.node.agent.description as f; print(json.dumps(f.torch_versions()))"
+    agents = "import json, launcher.slurm.probe as f; print(json.dumps(f.torch_versions()))"
     told = subprocess.run([sys.executable, "-c", agents], capture_output=True, check=True).stdout
 
     assert (look.torch, look.cuda, look.nccl, look.nccl_cuda) == ("9.9.9", cuda, *nccl)
