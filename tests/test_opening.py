@@ -17,7 +17,6 @@ from launcher.opening import UnfitFileError, open_to_append, read_whole
 from launcher.report.diagnosis.traces import tail
 from launcher.report.live.feed import tail_objects
 from launcher.report.model.history import read_history
-from launcher.report.text.listing import _load
 from launcher.run import asking, event_lines
 from launcher.run.files import Damage, append_line, read_lines, read_object, read_thinned
 from launcher.run.paths import RunPaths
@@ -52,7 +51,7 @@ def sparse(path: Path) -> None:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "object": read_object, "lines": read_lines, "thinned": read_thinned, "glance": lambda p: _load(str(p)), "tail": tail,
+    "object": read_object, "lines": read_lines, "thinned": read_thinned, "tail": tail,
     "tail of objects": tail_objects, "last lines": last_lines, "rows": lambda p: read_rows(p, 0), "events": event_lines.read,
 }  # fmt: skip
 """Readers that tolerate everything."""
