@@ -108,10 +108,13 @@ class Run:
         return self.wait("the end", self.outcome)
 
     def rank(self, rank: int) -> dict[str, Any]:
-        """A rank's row of the picture, with its pid."""
+        """A rank's row of the picture, with its pid: of the newest round, which the picture shows a second late."""
 
         def row() -> Any:
-            return next((r for r in self.state().get("ranks", []) if r.get("rank") == rank and r.get("pid")), None)
+            state, newest = self.state(), self.told("round_started")[-1:]
+            if any((e["attempt"], e["round"]) != (state.get("attempt"), state.get("round")) for e in newest):
+                return None
+            return next((r for r in state.get("ranks", []) if r.get("rank") == rank and r.get("pid")), None)
 
         return self.wait(f"rank {rank}", row)
 
