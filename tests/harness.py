@@ -149,7 +149,8 @@ def job_text(world: int, **job: Any) -> str:
         "resources": {"nodes": nodes, "tasks_per_node": tasks, "timeout_min": 30},
         "distributed": {"init_timeout_min": 3},
         "checkpoint": {"interval_steps": 10},
-        "restart": {"hang_floor_s": 5.0, "max_restarts": 5},
+        # Two ranks that stand still for 3 s, one after the other, are no hang.
+        "restart": {"hang_floor_s": 20.0, "max_restarts": 5},
         "preflight": False,
     }
     for key, value in job.items():
