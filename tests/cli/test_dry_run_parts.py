@@ -178,15 +178,20 @@ def test_a_script_that_reports_no_steps_is_watched_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may run for days: it is ended once it has run for a while, and the rehearsal says so; nothing is left running."""
+    pid, rounds = tmp_path / "pid", rehearse._rounds
     monkeypatch.setattr(rehearse, "PLAIN_S", 1.0)
+    # A second of the script, not of its start.
+    monkeypatch.setattr(rehearse, "_rounds", lambda paths: rounds(paths) if pid.exists() else [])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "train.py").write_text(
-        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100000)\n"
+        "import os, pathlib, time\n"
+        f"new = pathlib.Path({str(tmp_path / 'new')!r})\nnew.write_text(str(os.getpid()))\nnew.rename({str(pid)!r})\n"
+        "time.sleep(100000)\n"
     )
     command.main([str(tmp_path / "train.py"), "preflight=false"], standalone_mode=False)
 
     assert "it was ended after 1 s, still running" in capsys.readouterr().out
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert not psutil.pid_exists(int(pid.read_text()))
 
 
 def test_a_rehearsal_that_fails_leaves_its_logs(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_sharded_model_resumes_from_what_the_leader_committed(tmp_path: Path) 
         tmp_path, "plain", "sharded.py", ["24", "0", str(tmp_path / "one")], 2, interval_steps=5, keep_last=100
     )
     killed = submit(
-        tmp_path, "killed", "sharded.py", ["24", "0.2", str(tmp_path / "two")], 2, interval_steps=5, keep_last=100
+        tmp_path, "killed", "sharded.py", ["24", "0.6", str(tmp_path / "two")], 2, interval_steps=5, keep_last=100
     )
     killed.wait_saved(1)
     killed.wait_step(7)

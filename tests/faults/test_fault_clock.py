@@ -44,7 +44,7 @@ def jumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[tuple[st
     for name, by in readers.items():
         clocks.set(name, by)
     run = submit(
-        tmp_path_factory.mktemp("jumped"), {}, 2, backend="local",
+        tmp_path_factory.mktemp("jumped"), {}, 2, backend="local", params={"step_s": 0.2},
         environment={"setup": [clocks.setup("$SUBMITIT_LOCAL_GLOBALID")]},
         restart={"max_total_hours": 0.5},
         resources={"cpus_per_task": 1},
@@ -61,6 +61,8 @@ def jumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[tuple[st
             status = json.loads(read(clocks, run, name, "status", "--json"))
             told.append((read(clocks, run, name, "status"), read(clocks, run, name, "why"), status))
         inflict.signal_rank(run, 1 - number, signal.SIGKILL)
+    run.wait_round(len(JUMPS))
+    run.hurry()
     run.wait_end()
     for name in readers:
         status = json.loads(read(clocks, run, name, "status", "--json"))

@@ -20,7 +20,7 @@ LONG = pytest.mark.long
 def test_three_faults_at_every_world_size(tmp_path: Path, undisturbed: Undisturbed, world: int) -> None:
     """A killed worker, an exception and a killed store in one run: the same end at every world size."""
     shape = {} if world == 3 else {"nodes": 1, "tasks_per_node": world}  # three nodes once: each imports torch
-    run = submit(tmp_path, {}, world, backend="local", resources=shape, params={"step_s": 0.008 * world})
+    run = submit(tmp_path, {}, world, backend="local", resources=shape, params={"step_s": 0.05 * world})
     run.wait_saved(1)
     run.wait_round(0)
 
@@ -29,6 +29,8 @@ def test_three_faults_at_every_world_size(tmp_path: Path, undisturbed: Undisturb
     (run.paths.root / "fault-exception-0").touch()
     run.wait_round(2)
     inflict.kill_store(run)
+    run.wait_round(3)
+    run.hurry()
 
     ends_the_same(run, world, undisturbed)
     tells(

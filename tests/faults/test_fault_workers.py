@@ -49,8 +49,8 @@ WORKER_FAULTS: dict[str, tuple[Callable[[Run], object], Story]] = {
 @pytest.fixture(scope="module")
 def struck(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that has suffered all of these."""
-    strikes = [strike for strike, _ in WORKER_FAULTS.values()]
-    return struck_by(cluster, tmp_path_factory.mktemp("struck"), strikes)
+    strikes = [*(strike for strike, _ in WORKER_FAULTS.values()), Run.hurry]
+    return struck_by(cluster, tmp_path_factory.mktemp("struck"), strikes, params={"step_s": 0.2})
 
 
 @pytest.mark.parametrize("fault", WORKER_FAULTS)
