@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,19 +13,27 @@ import torch
 from small_jobs import Noisy
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from launcher.training.ddp import data
+from launcher.training.ddp import data, loading
 from launcher.training.ddp.loading import LOADING
 
 
-class Slow(Dataset[torch.Tensor]):
-    """Four samples, 20 ms each."""
+class Four(Dataset[torch.Tensor]):
+    """Four samples."""
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.02)
         return torch.tensor(index)
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is a second on at each look: whoever waits for data looks twice, however long it takes."""
+    tick = count().__next__
+    monkeypatch.setattr(loading, "time", SimpleNamespace(perf_counter=tick))
+    monkeypatch.setattr(data, "perf_counter", tick)
+    monkeypatch.setattr(LOADING, "seconds", 0.0)
 
 
 def waited(what: Any) -> float:
@@ -34,29 +44,40 @@ def waited(what: Any) -> float:
     return LOADING.seconds - before
 
 
+@pytest.mark.usefixtures("ticks")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_is_waited_for_counts(workers: int) -> None:
-    """In this process or in loader workers: four samples take 80 ms."""
-    assert waited(lambda: list(DataLoader(Slow(), num_workers=workers))) >= 0.06
+    """In this process or in loader workers: four batches, and the look that finds no more."""
+    assert waited(lambda: list(DataLoader(Four(), num_workers=workers))) == 4 + 1
 
 
+def test_time_is_counted_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a real clock: four samples of 20 ms are waited for, and no longer than all of it took."""
+    monkeypatch.setattr(Four, "__getitem__", lambda _, index: time.sleep(0.02) or torch.tensor(index))
+    began = time.perf_counter()
+    seconds = waited(lambda: list(DataLoader(Four())))
+
+    assert 0.079 <= seconds <= time.perf_counter() - began
+
+
+@pytest.mark.usefixtures("ticks")
 def test_the_launchers_own_reading_counts_once() -> None:
-    """`Worker.batches` without loader workers reads a batch itself."""
-    plan = data.Plan(length=4, global_batch=2, batch_size=2, accumulate=1, elastic_micros=False, rank=0, world_size=1, seed=0,
+    """`Worker.batches` without loader workers reads a batch itself: four of one sample."""
+    plan = data.Plan(length=4, global_batch=1, batch_size=1, accumulate=1, elastic_micros=False, rank=0, world_size=1, seed=0,
                      shuffle=False, drop_last=False)  # fmt: skip
 
     def read() -> None:
-        for _, pairs in data.load_units(lambda: plan.units(0, 0, 1), Slow(), torch.device("cpu"), None, 0, 0):
+        for _, pairs in data.load_units(lambda: plan.units(0, 0, 1), Four(), torch.device("cpu"), None, 0, 0):
             list(pairs)
 
-    assert 0.07 <= waited(read) < 0.15
+    assert waited(read) == 4
 
 
 def test_a_thread_that_reads_ahead_keeps_nobody_waiting() -> None:
     """Only the main thread's time counts."""
 
     def ahead() -> None:
-        thread = threading.Thread(target=lambda: list(DataLoader(Slow())))
+        thread = threading.Thread(target=lambda: list(DataLoader(Four())))
         thread.start()
         thread.join()
 

@@ -168,18 +168,18 @@ def test_wrong_names_are_told_plainly(tmp_path: Path, target: str, kind: str, ex
 
 def test_a_straggler_is_waited_for_and_then_named(tmp_path: Path) -> None:
     """A rank that never comes: the others end after ``init_timeout_min`` with one sentence that names it."""
-    spec = make_spec(tmp_path / "run", "small_jobs:Net", 3, checkpoint=SELDOM, init_timeout_min=0.05)
+    spec = make_spec(tmp_path / "run", "small_jobs:Net", 3, checkpoint=SELDOM, init_timeout_min=0.2)
     with Crew(spec, 3, absent=(1,)) as crew:
         words = crew.finish()
 
     assert {rank: (w["kind"], w["message"]) for rank, w in words.items()} == dict.fromkeys(
-        (0, 2), ("timeout", "rank 1 of 3 did not arrive within 0.05 min (distributed.init_timeout_min)")
+        (0, 2), ("timeout", "rank 1 of 3 did not arrive within 0.2 min (distributed.init_timeout_min)")
     )
 
 
 def test_a_collective_that_one_rank_never_joins_times_out(tmp_path: Path) -> None:
     """The group's own time-out ends a collective that waits for a rank: kind ``timeout``."""
-    spec = make_spec(tmp_path / "run", "small_jobs:lonely_collective", 2, kind="function", collective_timeout_min=0.05)
+    spec = make_spec(tmp_path / "run", "small_jobs:lonely_collective", 2, kind="function", collective_timeout_min=0.2)
     with Crew(spec, 2) as crew:
         _, message = crew.until(lambda rank, m: m["type"] == "failed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -60,14 +61,18 @@ if __name__ == "__main__":
 
 
 def signal_everything(crew: Crew, *numbers: int) -> int:
-    """What SLURM does to a step: every process of every rank gets the signals. Returns how many children there were."""
+    """What SLURM does to a step: every process of every rank gets the signals. Returns how many children there were.
+
+    The first that is ended may have taken the others along before they are reached.
+    """
     children = 0
     for process in crew.processes.values():
         below = psutil.Process(process.pid).children(recursive=True)
         children += len(below)
         for number in numbers:
             for one in [*(c.pid for c in below), process.pid]:
-                os.kill(one, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, number)
     return children
 
 
@@ -113,8 +118,10 @@ import launcher
 run = launcher.attach()
 child = subprocess.Popen(["sleep", "1000"])
 open(sys.argv[1], "w").write(str(child.pid))
-for step in run.steps(200):
+for step in run.steps():
     time.sleep(0.01)
+    if os.path.exists(sys.argv[1] + ".signalled"):
+        break
 print("child", child.poll())
 child.terminate()
 print("ended by", child.wait(60))
@@ -131,6 +138,7 @@ def test_programs_that_an_attached_script_starts_outlive_the_signals_too(tmp_pat
             line for line in Path(f"/proc/{note.read_text()}/status").read_text().splitlines() if "SigIgn" in line
         )
         signal_everything(crew, signal.SIGTERM, signal.SIGUSR2)
+        (tmp_path / "child.signalled").touch()
 
         assert crew.finish()[0]["type"] == "finished"
         assert crew.exit_codes() == {0: 0}
@@ -316,11 +324,16 @@ def test_a_handler_that_python_does_not_know_stays(tmp_path: Path) -> None:
     """faulthandler's for USR2: `attach` leaves it, and the stacks are dumped."""
     text = (
         "import faulthandler, signal, time, launcher\nfaulthandler.register(signal.SIGUSR2)\nrun = launcher.attach()\n"
-        "for step in run.steps(100): time.sleep(0.02)\n"
+        "for step in run.steps(): time.sleep(0.02)\n"
     )
     script(tmp_path, text)
+    log = tmp_path / "run" / "rank-0.log"
     with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
         progress(crew, 3)
         signal_everything(crew, signal.SIGUSR2)
-        assert crew.finish()[0]["type"] == "finished"
-    assert "most recent call first" in (tmp_path / "run" / "rank-0.log").read_text()
+        wait_for(lambda: "most recent call first" in log.read_text())
+        step = crew.stop_now()
+        word = crew.finish()[0]
+
+        assert (word["type"], word["step"]) == ("stopped", step)
+        assert crew.exit_codes() == {0: 0}

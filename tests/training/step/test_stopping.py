@@ -155,7 +155,8 @@ def test_all_ranks_save_or_none_does() -> None:
     outcomes = set()
     for seed in range(100):
         gates, rng, took = [Gate() for _ in range(3)], random.Random(seed), list[int]()
-        wanted = rng.randrange(5, 60)
+        # The first step of all has often passed, however slow this machine is; the last one seldom has.
+        wanted = rng.choice([0, rng.randrange(5, 60), 59])
 
         def work(number: int, gates: list[Gate] = gates, took: list[int] = took) -> None:
             for step in range(60):
