@@ -43,6 +43,10 @@ from launcher.run.units import signal_name
 WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """Reading a log's end takes at most so long: a report must not wait for a slow disk."""
+_STACKS_S, _LAST_STACKS_S = 1.5, 10.0
+"""So long workers have to write their stacks: milliseconds do, but on a busy node a process may not run for a second. The leader waits
+two seconds for them at the end of a round (`dump_s`); one that hangs after its script is waited for by nobody.
+"""
 _GATHERED = frozenset(kind.type for kind in (WorkerProgress, *ANSWERS))
 """Kinds that the leader is told of for all ranks of a node together."""
 _WATCHED = frozenset(kind.type for kind in (WorkerFailure, WorkerFinished, WorkerAttached, WorkerOver))
@@ -230,7 +234,7 @@ class Crew:
             await asyncio.wait_for(worker.gone.wait(), SHUTDOWN_S)
         except asyncio.TimeoutError:
             worker.hung = True
-            await self.dump([worker])
+            await self.dump([worker], _LAST_STACKS_S)
             await self._server.signal(worker.key, signal.SIGKILL)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
@@ -278,19 +282,20 @@ class Crew:
         """Note that SLURM sent TERM to every process of the step: scripts must not get it twice."""
         self._term_sent = True
 
-    async def dump(self, workers: list[_Worker] | None = None) -> None:
+    async def dump(self, workers: list[_Worker] | None = None, limit_s: float | None = None) -> None:
         """Have workers (all, unless some are given) write their stacks to their logs.
 
-        These are their last moments: stopped ones are continued for that.
+        They get ``limit_s``, else `_STACKS_S`. These are their last moments: stopped ones are continued for that.
         """
         workers = workers or [w for w in self._workers if w.alive]
+        end = time.monotonic() + (_STACKS_S if limit_s is None else limit_s)
         before = await self._sizes()
         for worker in workers:
             await self._server.signal(worker.key, signal.SIGURG)
             await self._server.signal(worker.key, signal.SIGCONT)
-        for _ in range(10):  # faulthandler writes in milliseconds, unless the process is inside the kernel
+        while True:  # faulthandler writes in milliseconds, unless the process is inside the kernel
             sizes = await self._sizes()
-            if all(sizes[w.rank] > before[w.rank] for w in workers if w.alive):
+            if all(sizes[w.rank] > before[w.rank] for w in workers if w.alive) or time.monotonic() >= end:
                 break
             await asyncio.sleep(0.05)
 

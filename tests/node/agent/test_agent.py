@@ -296,6 +296,24 @@ def test_heartbeats_carry_every_rank_and_show_a_frozen_one(world: Any) -> None:
     world(body)
 
 
+def test_stacks_are_waited_for_on_a_busy_node(world: Any) -> None:
+    """Processes that do not run for a second write late: the leader, which then ends the round, hears of stacks that are there."""
+
+    async def body(w: Any) -> None:
+        agent = await start(w, tweak="workers._STACKS_S = 600.0")
+        w.leader.round(0, 2, "wait")
+        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        os.kill(w.fork_server(agent), signal.SIGSTOP)
+        w.leader.tell("dump", round=0)
+        await w.leader.heard("alive", count=len(w.leader.all("alive")) + 3)
+        assert w.leader.all("stacks") == []
+        os.kill(w.fork_server(agent), signal.SIGCONT)
+        await w.leader.heard("stacks")
+        assert all("most recent call first" in w.log(rank) for rank in (0, 1))
+
+    world(body)
+
+
 def test_losing_the_leader_ends_everything(world: Any) -> None:
     """When the leader's connection closes the agent ends its workers and leaves with a code that says so."""
 

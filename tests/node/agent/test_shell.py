@@ -18,18 +18,29 @@ import pytest
 
 import launcher
 
+_PATIENT = """
+import sys
+from launcher.node.agent import shell
+
+shell._PATIENCE_S = float(sys.argv[1])
+sys.exit(shell.main(sys.argv[2:]))
+"""
+"""A command that handles HUP may be slow to run."""
+
 
 @pytest.mark.parametrize(
-    ("command", "code"),
+    ("command", "patience_s", "code"),
     [
-        ("sleep 100", 129),
-        ("trap 'exit 7' HUP; echo ready; while :; do sleep 0.05; done", 7),
-        ("trap '' HUP; echo ready; while :; do sleep 0.05; done", 137),
+        ("sleep 100", 600.0, 129),
+        ("trap 'exit 7' HUP; echo ready; while :; do sleep 0.05; done", 600.0, 7),
+        ("trap '' HUP; echo ready; while :; do sleep 0.05; done", 0.1, 137),
     ],
 )
-def test_a_command_that_is_ended_has_its_own_exit_code(tmp_path: Path, command: str, code: int) -> None:
+def test_a_command_that_is_ended_has_its_own_exit_code(
+    tmp_path: Path, command: str, patience_s: float, code: int
+) -> None:
     """128 and the signal, or what its own handler says: it was 0, as another call had waited for the process."""
-    words = [sys.executable, "-m", "launcher.node.agent.shell", "bash", "-c", f"echo begun; exec 2>&1; {command}"]
+    words = [sys.executable, "-c", _PATIENT, str(patience_s), "bash", "-c", f"echo begun; exec 2>&1; {command}"]
     env = {**os.environ, "LAUNCHER_RUN_DIR": str(tmp_path)}
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shell:
         assert shell.stdout is not None

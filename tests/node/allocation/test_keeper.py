@@ -115,7 +115,9 @@ class Scene:
 
     def step_ends(self, code: int) -> None:
         """Every step that the keeper started ends."""
-        (self.paths.root / "end").write_text(str(code))
+        new = self.paths.root / "end.new"
+        new.write_text(str(code))
+        new.rename(self.paths.root / "end")  # a step never reads half of it
 
     def started(self) -> list[tuple[list[str], list[str]]]:
         """How srun was called, and which variables of a step it had."""
@@ -175,11 +177,14 @@ def keeping(scene: Scene, act: Callable[[], Coroutine[Any, Any, None]]) -> int:
 
     async def both() -> int:
         await scene.listen()
-        running = asyncio.ensure_future(scene.keeper().run())
+        keeper = scene.keeper()
+        running = asyncio.ensure_future(keeper.run())
         try:
             await until(lambda: scene.leader.links or running.done())
             await act()
-            return await asyncio.wait_for(running, 60)
+            code = await asyncio.wait_for(running, 60)
+            await until(lambda: not keeper._steps)  # a slow one was killed, and nobody has waited for it
+            return code
         finally:
             scene.step_ends(1)
             running.cancel()
