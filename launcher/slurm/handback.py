@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.frozen import frozen
-from launcher.hosts import expand_hosts
+from launcher.hosts import hosts_or_none
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import JobFacts, job_facts, table_rows
@@ -149,10 +149,8 @@ def wishes(job_id: str) -> dict[str, str]:
 def excluded(wished: Mapping[str, str]) -> list[str]:
     """Return the hosts that a job of these `wishes` does not run on."""
     names = wished.get("exclude", "")
-    try:
-        return expand_hosts(names)
-    except ValueError:
-        return names.split(",")
+    found = hosts_or_none(names)
+    return names.split(",") if found is None else found
 
 
 def could_start(script: str, options: Mapping[str, str], *, environ: Mapping[str, str]) -> bool | None:
@@ -173,10 +171,7 @@ def let_go(job_id: str, hosts: Sequence[str]) -> Done:
     wait for its credential besides. A site may forbid it (disable_job_shrink).
     """
     facts = job_facts(job_id)
-    try:
-        before = expand_hosts(facts.nodes) if facts is not None else []
-    except ValueError:
-        before = []
+    before = (facts is not None and hosts_or_none(facts.nodes)) or []
     kept = [h for h in before if h not in hosts]
     if facts is None or facts.state != "RUNNING" or not kept or len(kept) == len(before):
         return Done(False, "none of these hosts can be released")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from launcher.frozen import frozen
-from launcher.hosts import expand_hosts
+from launcher.hosts import hosts_or_none
 from launcher.run.units import is_job_id, whole_number
 from launcher.slurm.commands import ask
 
@@ -143,10 +143,7 @@ def parse_sacct(text: str) -> dict[str, JobView]:
 
 def _elements(shown: str) -> list[str]:
     """Expand ``24_[2-3%1]``, an array's elements that never ran, to ``24_2`` and ``24_3``."""
-    try:
-        return expand_hosts(re.sub(r"%\d+\]", "]", shown))
-    except ValueError:
-        return []
+    return hosts_or_none(re.sub(r"%\d+\]", "]", shown)) or []
 
 
 @frozen(kw_only=True)

@@ -24,20 +24,12 @@ class _Section:
 
 def _items() -> Any:
     """A field that is an empty list by default."""
-    return field(default_factory=_no_items)
+    return field(default_factory=list)
 
 
 def _keys() -> Any:
     """A field that is an empty mapping by default."""
-    return field(default_factory=_no_keys)
-
-
-def _no_items() -> list[Any]:
-    return []  # pydantic asks for a factory's signature: of `list` itself, inspect finds it by parsing a text (1 ms each)
-
-
-def _no_keys() -> dict[str, Any]:
-    return {}
+    return field(default_factory=dict)
 
 
 def _text(value: object) -> object:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from launcher.hosts import expand_hosts
+from launcher.hosts import hosts_or_none
 from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
 from launcher.opening import read_tail
@@ -148,7 +148,4 @@ def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
 
 def hosts_in(text: str) -> list[str]:
     """Expand a host list; return no hosts when it cannot be read."""
-    try:
-        return expand_hosts(text)
-    except ValueError:
-        return []
+    return hosts_or_none(text) or []

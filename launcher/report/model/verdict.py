@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.hosts import expand_hosts
+from launcher.hosts import hosts_or_none
 from launcher.report.formats import duration
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.model.history import History, as_text
@@ -98,20 +98,13 @@ def _dead(h: History, job: JobView, waiting: bool) -> Verdict:
         reason = f"{lost} ({word}) and will not start again. launcher resubmit {h.paths.id} continues from the newest checkpoint."
     elif waiting and word == "FAILED" and not (h.paths.submitit / f"{job.job_id}_0_log.out").exists():
         # The batch script's log is on that host alone, or could not be opened there (SLURM before 23.02: ExitCode 0:53).
-        host = _first_host(job.nodes)
+        host = next(iter(hosts_or_none(job.nodes) or []), "")
         where, other = (
             (f"{host}, the job's first node,", f" slurm.exclude={host}") if host else ("The job's first node", "")
         )
         reason = f"{where} does not see the run's folder, or cannot write there. "
         reason += f"launcher resubmit {h.paths.id}{other} starts it on others."
     return state, reason, {"ended": heard(h), "slurm_state": word}
-
-
-def _first_host(nodes: str) -> str:
-    try:
-        return next(iter(expand_hosts(nodes)), "")
-    except ValueError:
-        return ""
 
 
 def _local_state(h: History, now: float) -> Verdict:

@@ -27,7 +27,7 @@ class Interpreter:
     version: str = ""
     """Such as "3.11.7"; empty when it did not answer."""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of torch, submitit, psutil, numpy where they are installed."""
+    """Versions of its packages, by name."""
     editable: tuple[tuple[str, str], ...] = ()
     """Packages installed editable: name and source directory."""
     prefixes: tuple[str, ...] = ()

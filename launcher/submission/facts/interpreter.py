@@ -70,7 +70,7 @@ def look(names):
                 continue
             # importlib.metadata says the same, after importing a mail parser
             name, _, version = entry.rpartition(".")[0].partition("-")
-            versions.setdefault(name.lower(), version.partition("-")[0])
+            versions.setdefault(name.replace("_", "-"), version.partition("-")[0])
             try:
                 with open(os.path.join(folder, entry, "direct_url.json")) as f:
                     said = json.load(f)
@@ -83,8 +83,9 @@ def look(names):
                 source = src if os.path.isdir(src) else source
                 editable.append([entry.split("-")[0].replace("_", "-"), source])
     editable = exact + [each for each in editable if each[0].lower() not in [name.lower() for name, _ in exact]]
+    others = {name: version for name, version in versions.items() if name not in names}
     found = {name: versions.get(name) or "?" for name in found}
-    return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": found, "editable": editable,
+    return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": {**found, **others}, "editable": editable,
             "prefixes": [sys.prefix, sys.base_prefix], "paths": [path for path in sys.path if os.path.isabs(path)]}
 """
 

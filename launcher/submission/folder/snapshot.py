@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -207,26 +206,6 @@ def _is_same(one: Path, other: Path) -> bool:
         return False
 
 
-def _packages(interpreter: Interpreter) -> dict[str, str]:
-    """Return the versions of all packages where this process runs the job's Python; else those that were asked for.
-
-    Read off the names of the folders: parsing the metadata of some hundred packages took half a second.
-    """
-    if Path(interpreter.path).parent != Path(sys.executable).parent:
-        return dict(interpreter.packages)
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            package, dash, version = name.removesuffix(".dist-info").partition("-")
-            if dash and name.endswith(".dist-info"):
-                found.setdefault(package.replace("_", "-"), version)
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
-
-
 def environment(
     code: CodeFacts, interpreter: Interpreter, argv: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -243,7 +222,7 @@ def environment(
         "command": redact_words(argv),
         "cwd": os.getcwd(),
         "python": {"path": interpreter.path, "origin": interpreter.origin, "version": interpreter.version},
-        "packages": _packages(interpreter),
+        "packages": dict(sorted(interpreter.packages.items(), key=lambda item: item[0].lower())),
         "editable": [list(e) for e in interpreter.editable],
         "code": {
             "root": code.root,
