@@ -1,4 +1,4 @@
-"""Events about agents and nodes that join a run beside its first ones, and about the job of its next attempt."""
+"""More events (`launcher.run.events` has them, too): agents started again, replacement nodes, the job queued early, reruns."""
 
 from __future__ import annotations
 

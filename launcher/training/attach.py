@@ -1,4 +1,4 @@
-"""`launcher.attach`: gives a script agreed stops, and resumes and checkpoints of what it registers."""
+"""`launcher.attach`: makes the `Worker` of a script. What that does is in `launcher.training.worker`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Runs the command of `launcher shell` on a node, and ends it when the allocation ends, so that nothing waits for it.
 
+srun's options and the folder it starts in are those of `launcher.cli.shell`.
+
 The variables passed by name are read here, from the run's folder: in srun's environment SLURM would see them.
 An interactive shell ignores TERM: SLURM would kill it only KillWait later, and a requeued job whose last process ends after
 its StartTime waits two minutes more.
