@@ -180,6 +180,11 @@ def submit(directory: Path, environment: dict[str, str], world: int, /, *, backe
     return Run(root)
 
 
+def until_there(file: Path) -> str:
+    """A line of setup that waits for a file: agents start when a test has prepared the run's folder, however late that is."""
+    return f"until [ -e {file} ]; do sleep 0.1; done"
+
+
 def digest(run: Run) -> str:
     """sha256 over model, optimizer, scheduler, every rank's RNG and the sample order, from the newest checkpoint."""
     return digest_checkpoint(max(run.paths.checkpoints.glob("step-*")))["all"]
@@ -289,7 +294,9 @@ def in_evaluation(cluster: Any, folder: Path, seconds: int) -> Run:
 
     It is slow from the beginning: were it made slow under way, a quick rank might already have passed the boundary after it.
     """
-    run = submit(folder, cluster.env, 3, params={"evaluates": True})
+    go = folder / "go"
+    run = submit(folder, cluster.env, 3, params={"evaluates": True}, environment={"setup": [until_there(go)]})
     (run.paths.root / "slow-evaluation").write_text(str(seconds))
+    go.touch()
     run.wait("an evaluation", lambda: {r.get("phase") for r in run.state().get("ranks", [])} == {"evaluate"})
     return run

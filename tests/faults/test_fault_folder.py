@@ -50,8 +50,9 @@ def test_a_folder_that_is_away_while_the_run_trains(
         seen = states(clean, job, 4.0)
 
     assert seen == {"RUNNING"}
+    run.wait_end()
+    assert clean.wait_job(job, "COMPLETED", "FAILED")["ExitCode"] == "0:0"  # SLURM forgets a job after 10 s
     ends_the_same(run, 3, undisturbed)
-    assert clean.wait_job(job, "COMPLETED", "FAILED")["ExitCode"] == "0:0"
     assert len(run.told("attempt_started")) == len(run.told("round_started")) == 1
     assert run.told("warning")
 

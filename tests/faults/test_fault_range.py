@@ -56,7 +56,9 @@ def test_a_host_that_dies_leaves_a_smaller_round(clean: Cluster, tmp_path: Path)
     (warning,) = (e["text"] for e in run.told("warning") if "training goes on with" in e["text"])
     assert warning.startswith("training goes on with 2 nodes of 3: the samples of each step stay the same")
     again = sum(met.values()) - len(met)
-    assert again <= 6 * BATCH, "steps since the checkpoint, and one that was under way"
+    assert again <= 11 * BATCH, (
+        "steps since the checkpoint, those of one that was being committed, and one that was under way"
+    )
 
 
 def test_it_starts_with_what_is_free(clean: Cluster, tmp_path: Path) -> None:

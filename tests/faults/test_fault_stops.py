@@ -20,6 +20,7 @@ from harness import (
     stays_cancelled,
     submit,
     tells,
+    until_there,
 )
 
 Undisturbed = Callable[[int], str]
@@ -71,9 +72,11 @@ def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, sit
 
 def test_preempted_while_it_starts(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The workers build their model, there is nothing to save yet: it comes back and begins from scratch."""
-    run = submit(tmp_path, clean.env, 3, resources=ONE_HOST)
+    go = tmp_path / "go"
+    run = submit(tmp_path, clean.env, 3, resources=ONE_HOST, environment={"setup": [until_there(go)]})
     slow = run.paths.root / "slow-start"
     slow.write_text("60")
+    go.touch()
     run.wait("a round", lambda: run.told("round_started"))
 
     inflict.preempt(clean, list(clean.hosts))

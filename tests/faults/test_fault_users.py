@@ -14,7 +14,7 @@ import inflict
 import psutil
 import pytest
 from cluster import Cluster
-from harness import ONE_HOST, Run, digest, job_text, seldom
+from harness import ONE_HOST, Run, digest, job_text, seldom, until_there
 from user import User, a_user, slurmds
 
 Undisturbed = Callable[[int], str]
@@ -149,8 +149,10 @@ def test_an_administrator_cancels_a_users_job(clean: Cluster, user: User) -> Non
 def held(user: User, moment: str) -> Run:
     """His run in training, in a save that takes 3 s, or while its workers are started."""
     if moment == "start-up":
-        run = submitted(user, "starting", params={"step_s": 0.5})
+        go = user.home / "go"
+        run = submitted(user, "starting", params={"step_s": 0.5}, environment={"setup": [until_there(go)]})
         (run.paths.root / "slow-start").write_text("60")
+        go.touch()
         run.wait("a round", lambda: run.told("round_started"))
         return run
     run = submit(user, moment.replace(" ", "-"), params={"step_s": 0.5})
