@@ -28,7 +28,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from figures import Figure, page  # noqa: E402
-from machine import MissingError, find  # noqa: E402
+from machine import Machine, MissingError, find  # noqa: E402
 from parts import LIMIT_S, NAMES, USUAL_S  # noqa: E402
 
 TOTAL_S = 480.0
@@ -56,7 +56,7 @@ def main() -> int:
         target = given.write or (ROOT / "docs" if machine.gpus else None)
         found: list[dict[str, Any]] = []
         for name in given.parts or NAMES:
-            found.append({"machine": machine.facts, **part(name, machine.folder, end - time.monotonic())})
+            found.append({"machine": machine.facts, **part(name, machine, end - time.monotonic())})
             if target is not None:  # after each: the machine may be taken back at any moment
                 record(target, found[-1])
     bad = [one for one in found if one["error"] or any(figure["ok"] is False for figure in one["figures"])]
@@ -79,8 +79,9 @@ def record(target: Path, part: dict[str, Any]) -> None:
     (target / "gpu.md").write_text(page(rows))
 
 
-def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
-    """Run one part in at most ``left_s``; return what it found, however it ended."""
+def part(name: str, machine: Machine, left_s: float) -> dict[str, Any]:
+    """Run one part in at most ``left_s``; return what it found, however it ended. On CPUs that others use its own limit does not count."""
+    folder = machine.folder
     figures, own = folder / f"{name}.jsonl", folder / name
     own.mkdir(parents=True)
     figures.touch()
@@ -90,7 +91,7 @@ def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
         late = f"{max(left_s, 0):.0f} s were left of {TOTAL_S:.0f}"
         print(f"  skipped: {late}", flush=True)
         return {"name": name, "about": about, "seconds": 0.0, "figures": [], "skipped": late, "error": ""}
-    began, limit_s = time.monotonic(), min(LIMIT_S.get(name, USUAL_S), max(left_s, 0.0))
+    began, limit_s = time.monotonic(), min(machine.pick(LIMIT_S.get(name, USUAL_S), TOTAL_S), max(left_s, 0.0))
     words = [sys.executable, str(HERE), name, "--alone", str(figures), str(own)]
     process = subprocess.Popen(words, start_new_session=True)
     try:

@@ -238,7 +238,9 @@ def stale(folder: Path, trials: int) -> dict[str, Any]:
         undisturbed = Killing(folder)
         attempt(paths, undisturbed)
     step, stood = whole(paths, 0), Counter[str]()
-    for victim, at, _ in points(undisturbed.made, 2 * trials)[:trials]:
+    of_each = trials // len(NAMES)
+    every = [(name, i * len(undisturbed.made[name]) // of_each) for name in NAMES for i in range(of_each)]
+    for victim, at in every:
         kept: list[list[int]] = []
 
         def next_attempt(kept: list[list[int]] = kept) -> None:
@@ -253,7 +255,7 @@ def stale(folder: Path, trials: int) -> dict[str, Any]:
                 call = killing.made[victim][at]
                 raise AssertionError(f"{victim}, stopped before {call}, changed {kept[0]} afterwards")
         step = whole(paths, step)
-    return {"trials": trials, "stood_still": dict(stood), "kept": len(committed.committed_steps(paths))}
+    return {"trials": len(every), "stood_still": dict(stood), "kept": len(committed.committed_steps(paths))}
 
 
 def main() -> None:

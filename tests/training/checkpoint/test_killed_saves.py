@@ -40,9 +40,9 @@ def test_a_process_of_an_older_attempt_can_neither_commit_nor_delete(tmp_path: P
 
     Going on afterwards, it changes nothing of what is committed.
     """
-    found = campaign(tmp_path, 16, "--stale")
+    found = campaign(tmp_path, 15, "--stale")
 
-    assert found["stood_still"]["leader"] >= 2
+    assert all(found["stood_still"][name] >= 4 for name in ("rank 0", "rank 1", "leader"))  # of 5: threads race
     assert found["kept"] == 2
 
 
