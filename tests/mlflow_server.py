@@ -10,11 +10,21 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 LIMIT_S = 300.0
 """Far above what its start takes: it fails only when something hangs."""
+
+
+@contextlib.contextmanager
+def _held(port: int) -> Iterator[None]:
+    """Keep others from a port: bound and not listening, as the server binds it seconds after it was chosen."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
+        yield
 
 
 class Server:
@@ -29,6 +39,10 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
+        with _held(self.port):
+            self._start()
+
+    def _start(self) -> None:
         words = ["server", "--backend-store-uri", f"sqlite:///{self.folder}/db.sqlite", "--port", str(self.port)]
         words += ["--artifacts-destination", str(self.folder / "artifacts"), "--host", "127.0.0.1", "--workers", "1"]
         env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

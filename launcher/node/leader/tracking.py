@@ -21,6 +21,8 @@ from launcher.slurm.commands import spared
 
 _PAUSES_S = (2.0, 30.0, 300.0)
 """Before a process that has died is started again; one that dies a fourth time is left alone."""
+_LATE_S = 1.0
+"""A process that is told that time is up says within so long what it has not delivered."""
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Tracking:
     """The order with which the attempt ends."""
     _ending: asyncio.Event = field(default_factory=asyncio.Event)
     _killed: bool = False
+    _answered: bool = False
+    """It has said something since it was told that time is up."""
 
     async def start(self) -> None:
         """Start it, where the job wants any tracker."""
@@ -100,6 +104,7 @@ class Tracking:
             except ValueError:
                 continue
             if "warning" in said:
+                self._answered = True
                 self.warn(str(said["warning"]))
                 if str(said["warning"]).startswith("tracker mlflow"):
                     self._known.set()  # it fails: nobody waits for it
@@ -133,8 +138,11 @@ class Tracking:
             return
         await asyncio.wait({watching}, timeout=limit_s)
         if not watching.done():
+            self._answered = False
             self._order({"order": "late"})
-            await asyncio.wait({watching}, timeout=1.0)
+            await asyncio.wait({watching}, timeout=_LATE_S)
+            if not (watching.done() or self._answered):  # it still starts, or a busy node does not let it run
+                self.warn(f"the trackers may not have received all metrics: `{send_rest(self.paths)}` sends the rest")
         self.kill()
         await asyncio.wait({watching}, timeout=1.0)
 

@@ -59,7 +59,7 @@ def test_agents_are_heard_while_old_saves_are_deleted(world, virtual, monkeypatc
 
     def slow(path, **how):
         if path.name.endswith(stale.name) and threading.current_thread() is not threading.main_thread():
-            deleted.put(ended.wait(20))
+            deleted.put(ended.wait(200))
         remove(path, **how)
 
     monkeypatch.setattr(shutil, "rmtree", slow)

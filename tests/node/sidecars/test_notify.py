@@ -182,16 +182,26 @@ def test_an_unset_variable_is_named_once():
     assert ["no notification is sent to HOOK: the variable was not set at submission"] == warnings
 
 
+FAILS = """
+import os, time
+while not os.path.exists(os.environ["LAUNCHER_RUN_DIR"] + "/fail"):
+    time.sleep(0.05)
+raise ValueError('the data are not there')
+"""
+
+
 def test_a_real_run_tells_that_it_started_and_why_it_failed(server, tmp_path, monkeypatch):
-    """A script that fails: "started" and "failed" arrive, the latter in the words of ``launcher why``."""
+    """A script that fails: "started" and "failed" arrive, the latter in the words of ``launcher why``, if that takes no longer than 4 s."""
     pytest.importorskip("apprise")
     port, letters = server
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text("raise ValueError('the data are not there')\n")
+    (tmp_path / "code" / "train.py").write_text(FAILS)
     monkeypatch.setenv("HOOK", f"json://127.0.0.1:{port}/t0ken")
     job = {"task": None, "script": "train.py", "code": {"dir": str(tmp_path / "code")}}
     restart = {"max_restarts": 0, "hang_floor_s": 60.0}
     run = submit(tmp_path, {}, 1, backend="local", notify={"urls": ["HOOK"]}, restart=restart, **job)
+    run.wait("the first letter", lambda: letters)  # at the end there are 8 s for all that are to be sent
+    (run.paths.root / "fail").touch()
     outcome = run.wait_end()
     run.wait_no_process()
     words = [sys.executable, "-m", "launcher", "why", str(run.paths.root), "--json"]
@@ -200,7 +210,9 @@ def test_a_real_run_tells_that_it_started_and_why_it_failed(server, tmp_path, mo
     assert "failed" == outcome["state"]
     assert [run.paths.id] * 2 == [letter["title"] for letter in letters]
     assert f"{run.paths.id.rsplit('-', 3)[0]} trains on" in letters[0]["message"]
-    assert why == letters[1]["message"]
+    assert letters[1]["message"] in (why, outcome["reason"])
+    monkeypatch.setattr(notify, "_WHY_S", 120.0)
+    assert why == notify._sentence({"run_dir": str(run.paths.root), "body": outcome["reason"]})
     assert "the data are not there" in why
 
 

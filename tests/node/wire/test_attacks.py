@@ -15,6 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from harness import submit
 from hypothesis import given
@@ -199,8 +200,12 @@ def test_a_run_comes_to_its_end_beside_1500_idle_connections(tmp_path: Path) -> 
     attacked = submit(tmp_path, {}, 2, backend="local", resources={"nodes": 2, "tasks_per_node": 1})
 
     def port() -> int:
-        ends = [end for process in attacked.processes() for end in process.net_connections("tcp")]
-        return next((e.laddr.port for e in ends if e.status == "LISTEN" and 20000 <= e.laddr.port <= 32000), 0)
+        for process in attacked.processes():
+            with contextlib.suppress(psutil.Error):  # it may end meanwhile
+                for end in process.net_connections("tcp"):
+                    if end.status == "LISTEN" and 20000 <= end.laddr.port <= 32000:
+                        return int(end.laddr.port)
+        return 0
 
     with idle_connections(attacked.wait("the leader listens", port), 1500) as held:
         assert held()

@@ -216,17 +216,16 @@ def test_a_life_is_named_by_job_and_restart() -> None:
     assert lives == ["7.0", "7.1", "55.0", "local.0"]
 
 
-def test_a_silent_stranger_holds_up_no_other_port() -> None:
-    """Candidates are dialled side by side: one that swallows the challenge does not delay the leader on another."""
+def test_a_silent_stranger_holds_up_no_other_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates are dialled side by side: one that swallows the challenge, for an hour here, does not delay the leader on another."""
+    monkeypatch.setattr(connect, "HANDSHAKE_S", 3600.0)
 
     async def main() -> None:
         hub = RecordingHub()
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             port = stranger.getsockname()[1]
             async with serving(hub) as leaders:
-                asked = asyncio.get_running_loop().time()
                 peer = await connect.find_leader("127.0.0.1", [port, leaders], KEY, timeout_s=WAIT_S)
-                assert asyncio.get_running_loop().time() - asked < connection.HANDSHAKE_S
                 await peer.hang_up()
 
     run(main)
@@ -302,7 +301,8 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
 
 
 def test_an_address_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader's name with two addresses, the first one a black hole (a management network): the second is dialled soon."""
+    """A leader's name with two addresses, the first one a black hole (a management network): the second is dialled beside it."""
+    monkeypatch.setattr(connect, "HANDSHAKE_S", 3600.0)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -322,9 +322,7 @@ def test_an_address_that_does_not_answer_delays_no_other(monkeypatch: pytest.Mon
 
             monkeypatch.setattr(loop, "getaddrinfo", both)
             async with serving(hub, ports=[port]):
-                began = time.monotonic()
-                peer = await connect.connect("leader", port, KEY)
-                assert time.monotonic() - began < 4
+                peer = await asyncio.wait_for(connect.connect("leader", port, KEY), WAIT_S)
                 await peer.hang_up()
 
     run(main)
