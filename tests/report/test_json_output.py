@@ -11,19 +11,10 @@ from typing import Any
 import click
 import pytest
 from in_process import launcher
-from rich_run import make
 from run_story import Story
 
 from launcher.cli.logs import Objects
 from launcher.cli.main import cli
-
-NOW = 1_790_050_000.0
-
-
-@pytest.fixture(scope="module")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three small runs of one name: completed, failed, running."""
-    return make(tmp_path_factory.mktemp("runs"), now=NOW, scale=0.1)
 
 
 def parsed(*words: str) -> Any:

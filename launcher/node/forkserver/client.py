@@ -202,9 +202,7 @@ class ForkServer:
         if "exit" in message:
             key = message["exit"]
             self._pids.pop(key, None)
-            if key in self._on_exit:
-                self._on_exit.pop(key)(message["status"])
-            return
+            return self._on_exit.pop(key)(message["status"])
         name = message["answer"]
         if "pid" in message:
             self._pids[name] = message["pid"]

@@ -99,7 +99,7 @@ def checked(board: Board, node: Node, done: ChecksDone) -> None:
         failed = "; ".join(f"{check.name}: {check.detail}" for check in done.checks if not check.ok)
         board.exclude(node, failed or "its checks failed")
         node.send(Shutdown())
-    elif node.job is not None:
+    else:
         _send_away(board, node)  # the lost node may have come back meanwhile
 
 

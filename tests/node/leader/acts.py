@@ -26,3 +26,14 @@ def plain_script(w, seconds=1e6):
             self.node.exited(self, 0, None)
 
     return Script
+
+
+def at(w, step, act):
+    """``act`` once, when somebody is at ``step``."""
+    left = [act]
+    w.hooks[step] = [lambda worker: left and left.pop()()]
+
+
+def sizes(w):
+    """The world size of each round."""
+    return [e["world_size"] for e in w.events("round_started")]

@@ -6,6 +6,7 @@ import asyncio
 import os
 
 import pytest
+from acts import at, sizes
 
 from launcher.run.spec import Work
 
@@ -15,17 +16,6 @@ SAVES = {"interval_steps": 5, "keep_last": 9}
 def ranged(world, **changes):
     """Two to three nodes of two ranks."""
     return world(**{"nodes": 3, "least_nodes": 2, "checkpoint": SAVES, **changes})
-
-
-def at(w, step, act):
-    """``act`` once, when somebody is at ``step``."""
-    left = [act]
-    w.hooks[step] = [lambda worker: left and left.pop()()]
-
-
-def sizes(w):
-    """The world size of each round."""
-    return [e["world_size"] for e in w.events("round_started")]
 
 
 def test_a_lost_node_shrinks_the_round_in_place(world, virtual):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from acts import at, sizes
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.leader import replacements
@@ -21,12 +22,6 @@ def replacing(world, monkeypatch, **changes):
     w.step_s = 2.0
     w.allocation.means = SignalMeaning("nothing")
     return w
-
-
-def at(w, step, act):
-    """``act`` once, when somebody is at ``step``."""
-    left = [act]
-    w.hooks[step] = [lambda worker: left and left.pop()()]
 
 
 def asked(w):
@@ -46,11 +41,6 @@ async def comes(w, name="r0"):
     """It joins as soon as it was asked for."""
     await w.until(lambda: w.events("replacement_asked"))
     return came(w, name)
-
-
-def sizes(w):
-    """The world size of each round."""
-    return [e["world_size"] for e in w.events("round_started")]
 
 
 def test_a_lost_node_is_replaced_by_a_job_of_its_own(world, virtual, monkeypatch):

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich_run import make
 from run_story import Story, training
 
 from launcher.cli import watch
@@ -34,12 +33,6 @@ from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
 SIZES = [(80, 24), (120, 40), (60, 12), (200, 60), (40, 8)]
-
-
-@pytest.fixture(scope="module")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three small runs: completed, failed, running."""
-    return make(tmp_path_factory.mktemp("runs"), now=NOW, scale=0.1)
 
 
 @pytest.fixture
