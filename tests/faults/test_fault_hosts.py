@@ -89,6 +89,7 @@ def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed,
     assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("awaited", [False, pytest.param(True, marks=pytest.mark.long)], ids=["alone", "awaited"])
 def test_the_first_host_killed_with_a_spare(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, awaited: bool
@@ -113,7 +114,8 @@ def test_the_first_host_killed_with_a_spare(
     assert dead not in hosts
     moved = ("leader_revived", {"host": dead, "moved_to": hosts[0]})
     tells(run, ("saved", {}), moved, *new_round("leader_gone")[1:])  # nobody was there to end the round
-    clean.wait_job(run.job_id, "COMPLETED" if awaited else "CANCELLED")
+    # SLURM's own 121 s are counted in: on some versions a job that has lost a node is not updated (`launcher.slurm.versions`).
+    clean.wait_job(run.job_id, "COMPLETED" if awaited else "CANCELLED", limit_s=300)
     if after is not None:
         clean.wait_job(after, "COMPLETED")
 
