@@ -55,7 +55,7 @@ def run(machine: Machine) -> Iterator[Figure]:
 
 def _job(machine: Machine, fault: str, backend: str) -> dict[str, Any]:
     timed = fault == "timed_out"
-    limit_s = machine.pick(LIMIT_S, 5.0) if timed else 600.0
+    limit_s = LIMIT_S if timed else 600.0
     return {
         "script": "faults.py",
         "args": [ACT.get(fault, fault), backend, limit_s],
