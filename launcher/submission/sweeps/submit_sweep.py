@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from launcher.config.document.source import dump_yaml
 from launcher.config.load.load import LoadedJob, point_jobs
@@ -57,6 +58,23 @@ class SubmittedSweep:
     """Job ids of the arrays."""
 
 
+class _Texts:
+    """Writes the YAML of jobs that differ in little: each section once, as a thousand whole texts take seconds."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[Any, str]] = {}
+
+    def __call__(self, container: dict[str, Any]) -> str:
+        return "".join(self._section(key, value) for key, value in container.items())
+
+    def _section(self, key: str, value: Any) -> str:
+        known = self._known.get((key, id(value)))
+        if known is None:
+            # The value is kept with its text: as long as it lives, no other value has its id.
+            known = self._known[key, id(value)] = (value, dump_yaml({key: value}))
+        return known[1]
+
+
 def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
     """Plan the sweep's points, by array. Raises StateError without SLURM, and whatever `plan` raises."""
     root = f"{facts.runs_dir}/{facts.run_id}"
@@ -67,11 +85,12 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
     jobs = point_jobs(loaded)
     width = max(3, len(str(len(jobs) - 1)))
     now = time.time()
+    texts = _Texts()
     for point, job in jobs:
         if point.index % size == 0:
             planned.append([])
         run_id = index.new_id(job.name, now=now, tag=f"{tag}{point.index:0{width}d}")
-        run_dir, text = f"{root}/{run_id}", dump_yaml(job.container)
+        run_dir, text = f"{root}/{run_id}", texts(job.container)
         if planned[-1]:
             made = sibling(planned[-1][0].plan, job, facts, run_dir=run_dir, job_yaml=text)
         else:
