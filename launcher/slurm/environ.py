@@ -116,8 +116,8 @@ def _number(text: str | None) -> int | None:
 def replaced_environ(values: Mapping[str, str]) -> Iterator[None]:
     """Replace this process's environment for the time inside."""
     before = dict(os.environ)
-    _set_environ(values)
     try:
+        _set_environ(values)
         yield
     finally:
         _set_environ(before)

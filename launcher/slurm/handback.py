@@ -105,7 +105,7 @@ def may_update(job_id: str, version: str) -> bool:
     return facts is not None and not facts.resized
 
 
-def pull_forward(job_id: str, lead_s: int = NET_LEAD_S, *, version: str = "") -> Done:
+def pull_forward(job_id: str, lead_s: int = NET_LEAD_S, *, version: str) -> Done:
     """Let the requeued job start in ``lead_s`` seconds instead of after the 121 s in which its old credential lives.
 
     If the job's last process ends after that time, SLURM sets the full delay again: this is the net under the last act of
@@ -121,12 +121,12 @@ def exclude(job_id: str, hosts: Sequence[str]) -> Done:
     return _update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
-def set_nodes(job_id: str, least: int, most: int, *, version: str = "") -> Done:
+def set_nodes(job_id: str, least: int, most: int, *, version: str) -> Done:
     """Change how many nodes the pending job asks for."""
     return _update_heard(job_id, version, f"NumNodes={least}-{most}")
 
 
-def ask_for_one_cpu(job_id: str, *, version: str = "") -> Done:
+def ask_for_one_cpu(job_id: str, *, version: str) -> Done:
     """Have the pending job take one CPU of one node: nothing is left to do in it but to end."""
     return _update_heard(job_id, version, "NumNodes=1-1", "NumTasks=1", "NumCPUs=1")
 
@@ -354,7 +354,7 @@ def _pending(columns: str, *options: str) -> Iterator[list[str]]:
 
 
 def _update_heard(job_id: str, version: str, *settings: str) -> Done:
-    """Change what slurmdbd hears of; ``version``: that of SLURM, where the job has been requeued."""
+    """Change what slurmdbd hears of, where this ``version`` of SLURM bears that (`may_update`)."""
     if not may_update(job_id, version):
         return Done(False, "that would block its accounting", forbidden=True)
     return _update(job_id, *settings)

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from cluster import Cluster
 
+from launcher.slurm import handback
+from launcher.slurm.commands import Answer
+from launcher.slurm.jobs import JobFacts
 from launcher.slurm.restart import NET_LEAD_S
 
 INSIDE = """
@@ -39,7 +42,7 @@ if here.restart_count == 0:
     said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
     said["again"] = told(handback.requeue(here.own_id, restart_count=0))
     %s
-    said["forward"] = told(handback.pull_forward(here.own_id, %d))
+    said["forward"] = told(handback.pull_forward(here.own_id, %d, version=""))
 """
 LEAD_S = 8  # a busy machine ends the old processes late, and SLURM then sets the full delay of 121 s again
 
@@ -193,14 +196,38 @@ if not (folder / "done").exists():
     assert second["began"] >= first["ended"]
 
 
+@pytest.mark.parametrize(
+    ("version", "resized", "updated"),
+    [("24.11.5", True, False), ("25.11.0", True, False), ("24.11.5", None, False), ("24.11.5", False, True),
+     ("22.05.8", True, True), ("26.05.5", True, True)],
+)  # fmt: skip
+def test_a_requeued_job_that_has_lost_a_node_is_not_updated_where_that_blocks_the_accounting(
+    version: str, resized: bool | None, updated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What slurmdbd hears of is left alone (StartTime, size), also where SLURM does not say (None); what it does not hear of is set."""
+    asked: list[str] = []
+    facts = None if resized is None else JobFacts(job_id="7", state="COMPLETING", resized=resized)
+    monkeypatch.setattr(handback, "job_facts", lambda *_, **__: facts)
+    monkeypatch.setattr(handback, "ask", lambda *words, **_: asked.append(words[-1]) or Answer(words, 0))
+
+    heard = [
+        handback.pull_forward("7", 5, version=version),
+        handback.set_nodes("7", 2, 4, version=version),
+        handback.ask_for_one_cpu("7", version=version),
+    ]
+    handback.exclude("7", ["node1"])
+
+    assert [done.ok for done in heard] == [updated] * 3
+    settings = ["StartTime=now+5seconds", "NumNodes=2-4", "NumCPUs=1"] if updated else []
+    assert asked == [*settings, "ExcNodeList=node1"]
+
+
 def test_a_job_that_does_not_exist_is_told_without_an_exception(cluster: Cluster, monkeypatch: Any) -> None:
     """Refusals come as values with SLURM's words."""
-    from launcher.slurm import handback
-
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
     results = [
         handback.requeue("4000000", restart_count=0, limit_s=1),
-        handback.pull_forward("4000000"),
+        handback.pull_forward("4000000", version=""),
         handback.exclude("4000000", ["node1"]),
         handback.exclude("4000000", ["node1; rm -rf /"]),
         handback.forbid_requeue("4000000"),

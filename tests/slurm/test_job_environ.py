@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
-from launcher.slurm.environ import JobEnviron, environment_for_sbatch, job_environ, without_slurm
+from launcher.slurm.environ import JobEnviron, environment_for_sbatch, job_environ, replaced_environ, without_slurm
 
 
 def test_outside_a_job_nothing_is_known() -> None:
@@ -65,3 +66,13 @@ def test_what_a_job_asks_for_is_not_overridden(parameters: dict[str, Any], dropp
     env = {f"SBATCH_{name}": "9" for name in names}
 
     assert sorted({*env} - {*environment_for_sbatch(env, parameters)}) == dropped
+
+
+def test_the_environment_is_put_back_whatever_stands_in_the_other_one() -> None:
+    """A value that no process may have (a NUL) is refused by Python; nothing of the other environment stays."""
+    before = dict(os.environ)
+
+    with pytest.raises(ValueError, match="null byte"), replaced_environ({"A_NEW_ONE": "1", "BAD": "x\0y"}):
+        pytest.fail("it was entered")
+
+    assert dict(os.environ) == before

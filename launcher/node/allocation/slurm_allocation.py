@@ -235,11 +235,11 @@ class SlurmAllocation(Allocation):
         new = done.job_id if task is None else f"{done.job_id}_{task}"
         if self._spec.restart.queue_early:  # it may have been queued before
             if nodes is not None:
-                handback.set_nodes(new, *nodes)
+                handback.set_nodes(new, *nodes, version=self._version)
             if chosen is not None:
                 handback.exclude(new, chosen)
             if delay_s > 0:
-                handback.pull_forward(new, int(delay_s))
+                handback.pull_forward(new, int(delay_s), version=self._version)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         try:
             self._require_not_cancelled()
