@@ -371,6 +371,9 @@ class SlurmAllocation(Allocation):
         """See `Allocation`."""
         own = self._environ.get("SLURM_STEP_ID", "")
         if whole_number(own) is not None:
+            # srun would wait for a host that does not answer until SLURM drops it (SlurmdTimeout), and was seen to wait for ever where
+            # the one came together with the other (22.05). Its end ends the batch script, and that the job.
+            end_srun({**self._environ, "SLURM_JOB_ID": self._job.job_id})
             # The batch script's srun has made step 0; a leader that was started again is in another. The own step ends last.
             for step in sorted({"0", own}, key=own.__eq__):
                 ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
