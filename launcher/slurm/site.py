@@ -15,7 +15,7 @@ from launcher.frozen import frozen
 from launcher.gres import read_gpus
 from launcher.run.spec import SiteSpec
 from launcher.run.units import whole_number
-from launcher.slurm.commands import ask_patiently
+from launcher.slurm.commands import ask, ask_patiently
 from launcher.slurm.jobs import duration_s, table_rows
 from launcher.slurm.versions import has_requeue_delay, numbers
 
@@ -115,6 +115,8 @@ class Site:
     max_array_size: int = 1001
     accounting: str = "none"
     """none, slurmdbd, mysql, filetxt."""
+    accounting_backlog: int = 0
+    """Messages that slurmctld keeps because slurmdbd has not taken them."""
     enforces: str = "none"
     """AccountingStorageEnforce."""
     requeue_delay_s: int = 121
@@ -153,7 +155,9 @@ class SiteTexts:
     nodes: str
     """sinfo -h -o SINFO_FORMAT"""
     qos: str = ""
-    """sacctmgr -nP show qos format=QOS_FIELDS; "" without accounting."""
+    """sacctmgr -nP show qos format=QOS_FIELDS; "" without accounting, and where slurmdbd does not answer."""
+    statistics: str = ""
+    """sdiag; "" where it was not asked."""
 
 
 SINFO_FORMAT = "%R|%a|%D|%T|%c|%m|%G"
@@ -161,9 +165,9 @@ QOS_FIELDS = "name,gracetime,preemptmode,preempt"
 
 
 def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
-    """Ask SLURM for its configuration, in three or four commands; return a sentence when it does not answer.
+    """Ask SLURM for its configuration, in three to five commands; return a sentence when it does not answer.
 
-    ``all_qos=False`` asks for QOS only where preemption depends on them.
+    ``all_qos=False`` asks for QOS only where preemption depends on them, and not how accounting keeps up.
     """
     texts = []
     # Without --exact, nodes of one state share a row, with the fewest CPUs and the least memory of them.
@@ -176,6 +180,7 @@ def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
     config = texts[0]
     if "accounting_storage/none" not in config and (all_qos or "preempt/qos" in config):
         texts.append(ask_patiently("sacctmgr", "-n", "-P", "show", "qos", f"format={QOS_FIELDS}", tries=2).out)
+        texts += [ask("sdiag").out] if all_qos else []
     return parse_site(SiteTexts(*texts))
 
 
@@ -187,6 +192,7 @@ def parse_site(texts: SiteTexts) -> Site:
     parameters = ",".join((c["SchedulerParameters"], c["SlurmctldParameters"], c["PreemptParameters"]))
     expire = re.search(r"cred_expire=(\d{1,9})", c["AuthInfo"])
     delay = re.search(r"requeue_delay=(\d{1,9})", c["SchedulerParameters"])
+    backlog = re.search(r"DBD Agent queue size:\s*(\d{1,9})", texts.statistics)
     waits = delay if delay and has_requeue_delay(numbers(c["SLURM_VERSION"])) else expire
     select, select_parameters = _word(c["SelectType"], "cons_tres"), c["SelectTypeParameters"].upper()
     preempt_type, preempt_mode = _word(c["PreemptType"], "none"), c["PreemptMode"] or "OFF"
@@ -196,7 +202,8 @@ def parse_site(texts: SiteTexts) -> Site:
         qos=_qos(texts.qos), preempt_type=preempt_type, preempt_mode=preempt_mode,
         send_user_signal="send_user_signal" in parameters, kill_wait_s=_int(c["KillWait"], 30),
         job_requeue=c["JobRequeue"] != "0", max_array_size=_int(c["MaxArraySize"], 1001),
-        accounting=_word(c["AccountingStorageType"], "none"), enforces=c["AccountingStorageEnforce"] or "none",
+        accounting=_word(c["AccountingStorageType"], "none"), accounting_backlog=int(backlog[1]) if backlog else 0,
+        enforces=c["AccountingStorageEnforce"] or "none",
         requeue_delay_s=(int(waits[1]) if waits else 120) + 1,
         has_epilog=any(re.match(r"Epilog(Slurmctld)?(\[|$)", key) and c[key] != "none" for key in c),
         ages_held_jobs="ACCRUE_ALWAYS" in c["PriorityFlags"].upper(),

@@ -72,13 +72,14 @@ def test_any_answer_about_jobs_is_read(text: str) -> None:
 
 
 @FAST
-@given(texts=st.tuples(*[TEXTS | ROWS | CHANGED] * 4))
+@given(texts=st.tuples(*[TEXTS | ROWS | CHANGED] * 5))
 @example(
     texts=(
         "KillWait=²\nMaxArraySize=" + LONG,
         "PartitionName=a\nMaxNodes=" + LONG,
         f"a|up|²|idle|{LONG}|{LONG}|gpu:{LONG}",
         "q|1|x|y",
+        f"DBD Agent queue size: {LONG}",
     )
 )
 @example(
@@ -87,11 +88,12 @@ def test_any_answer_about_jobs_is_read(text: str) -> None:
         "PartitionName=a",
         f"a|up|{LONG}|idle|1|1|gpu:a:²",
         f"q|{LONG}|x|y",
+        "DBD Agent queue size: ²",
     )
 )
-@example(texts=("", "PartitionName=a\nTotalNodes=5", "a|up|٣|idle|1+|1|gpu", ""))
-def test_any_configuration_is_a_site(texts: tuple[str, str, str, str]) -> None:
-    """scontrol, sinfo and sacctmgr: what is no number is a default, and the site has a policy."""
+@example(texts=("", "PartitionName=a\nTotalNodes=5", "a|up|٣|idle|1+|1|gpu", "", ""))
+def test_any_configuration_is_a_site(texts: tuple[str, str, str, str, str]) -> None:
+    """scontrol, sinfo, sacctmgr and sdiag: what is no number is a default, and the site has a policy."""
     site = parse_site(SiteTexts(*texts))
 
     assert site.numbers is not None

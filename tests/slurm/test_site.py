@@ -211,6 +211,25 @@ def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     assert (here.accounting, [q.name for q in here.qos]) == ("slurmdbd", ["normal"])
 
 
+def test_messages_that_wait_for_slurmdbd_are_counted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without slurmdbd a job's messages wait at slurmctld, as sdiag says, and no QOS is told; with it both are back."""
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    cluster.verb("stop", "slurmdbd")
+    try:
+        cluster.sbatch(wrap="true", cwd="/")
+        cluster.wait(lambda: "DBD Agent queue size: 0\n" not in cluster.run(["sdiag"]).stdout, "messages that wait")
+        without = ask_site()
+    finally:
+        cluster.verb("start", "slurmdbd")
+    cluster.wait(lambda: "DBD Agent queue size: 0\n" in cluster.run(["sdiag"]).stdout, "slurmdbd to have them")
+    again = ask_site()
+
+    assert isinstance(without, Site)
+    assert isinstance(again, Site)
+    assert (without.accounting_backlog > 0, without.qos) == (True, ())
+    assert (again.accounting_backlog, [q.name for q in again.qos]) == (0, ["normal"])
+
+
 def test_a_silent_slurm_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an answer there is a sentence instead of a site."""
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -14,6 +14,8 @@ from launcher.slurm.site import Partition, Site
 from launcher.slurm.versions import NEWEST, OLDEST, differences, untested
 
 _MOST_PARTITIONS = 10
+_DBD_BATCH = 1000
+"""Messages that slurmctld sends to slurmdbd at once (`max_rpcs` in slurmdbd_agent.c): one that is refused stops those beyond so many."""
 
 
 def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: SiteSpec) -> Iterator[Finding]:
@@ -149,17 +151,26 @@ def _requeue(site: Site, spec: SiteSpec) -> Finding:
     return ok("requeue", f"A requeued job waits {site.requeue_delay_s} s. The launcher shortens that to {lead}.")
 
 
+def _accounting(site: Site) -> Finding:
+    if site.accounting == "none":
+        return note(
+            "accounting",
+            f"SLURM keeps none: it forgets a job {site.min_job_age_s} s after its end. The run keeps its outcome.",
+        )
+    if site.accounting == "slurmdbd" and not site.qos:  # it always has one, "normal"
+        return warning("accounting", "slurmdbd does not answer: sacct knows no job. SLURM forgets a job "
+                                     f"{site.min_job_age_s} s after its end. The run keeps its outcome.")  # fmt: skip
+    if site.accounting_backlog >= _DBD_BATCH:
+        return warning("accounting", f"{site.accounting_backlog:,} messages to slurmdbd are waiting: sacct does not know the latest jobs. "
+                                     "If the number grows (sdiag, DBD Agent queue size), tell your administrators.")  # fmt: skip
+    return ok("accounting", f"sacct answers ({site.accounting}).")
+
+
 def _limits(site: Site) -> Iterator[Finding]:
     slurm_s = site.slurmd_timeout_s
     yield ok("dead nodes", f"SLURM notices a dead node after {slurm_s} s, the launcher after {SILENCE_S:.0f} s.")
     yield ok("arrays", f"Sweeps of more than {site.max_array_size:,} points are split (MaxArraySize).")
-    if site.accounting == "none":
-        kept_s = site.min_job_age_s
-        yield note(
-            "accounting", f"SLURM keeps none: it forgets a job {kept_s} s after its end. The run keeps its outcome."
-        )
-    else:
-        yield ok("accounting", f"sacct answers ({site.accounting}).")
+    yield _accounting(site)
     if any(word in site.enforces for word in ("associations", "limits", "qos", "safe")):
         yield note("accounting", "Jobs need a valid account: slurm.account, or your default account.")
     if site.ages_held_jobs:

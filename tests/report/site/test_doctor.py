@@ -133,6 +133,23 @@ def test_a_site_that_ages_held_jobs_is_said() -> None:
     assert not any("queue_early" in f.text for f in examine(case).findings)
 
 
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ({"qos": ()}, "warning", "slurmdbd does not answer: sacct knows no job."),
+        ({"accounting_backlog": 1000}, "warning", "1,000 messages to slurmdbd are waiting: sacct does not know the latest jobs."),
+        ({"accounting_backlog": 999}, "ok", "sacct answers (slurmdbd)."),
+        ({"qos": (), "accounting": "none"}, "note", "SLURM keeps none:"),
+    ],
+)  # fmt: skip
+def test_an_accounting_that_is_silent_or_behind_is_said(changes: dict[str, object], level: str, words: str) -> None:
+    """Messages that slurmctld sends to slurmdbd at once (1,000) are no backlog: those behind one that is refused still arrive."""
+    behind = dataclasses.replace(site("debian-22.05"), **changes)
+
+    (found,) = [f for f in examine(facts("debian-22.05", site=behind)).findings if f.topic == "accounting"]
+    assert (found.level, found.text[: len(words)]) == (level, words)
+
+
 def test_a_save_that_does_not_fit_the_grace_is_said() -> None:
     """A 40 s save and a 20 s grace with 10 s until KILL: warned of; a 9 s one is fine."""
     slow = examine(CASES["debian-slow-saves"]).findings
