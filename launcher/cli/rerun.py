@@ -60,7 +60,7 @@ def command(run: str, words: tuple[str, ...], detach: bool) -> None:
 
 def _await_hold(hold: RunPaths) -> None:
     """Wait until the leader of a hold has begun. Raises StateError when it has ended."""
-    from launcher.node.checkpoints.fence import newest_claimant
+    from launcher.node.checkpoints.claims import newest_claimant
     from launcher.run.state import read_outcome
     from launcher.submission.liveness import locate
 

@@ -27,7 +27,7 @@ def now() -> float:
     return _base + up_s()
 
 
-def follow(t: float) -> None:
+def set_to(t: float) -> None:
     """Tell the time of another process from now on: its clock shows ``t`` at this moment."""
     global _base
     _base = t - up_s()
@@ -48,11 +48,11 @@ def stamp() -> dict[str, Any]:
     return {"t": round(now(), 3), "boot": boot(), "up_s": round(up_s(), 3)}
 
 
-def resume(stamp: Mapping[str, Any]) -> None:
+def set_from(stamp: Mapping[str, Any]) -> None:
     """Tell the time of the process that made the `stamp`, if that was on this host."""
     ago, t = since(stamp), stamp.get("t")
     if ago is not None and isinstance(t, (int, float)):
-        follow(t + ago)
+        set_to(t + ago)
 
 
 def since(stamp: Mapping[str, Any]) -> float | None:

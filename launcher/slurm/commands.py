@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.frozen import frozen
 from launcher.run.held_signals import signals_held
-from launcher.slurm.carry import VARIABLE, carry
+from launcher.slurm.ask_courier import VARIABLE, ask_courier
 
 _BUSY = re.compile(
     r"timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"
@@ -102,10 +102,10 @@ def ask(
         return Answer(words, process.returncode, out, err)
     except FileNotFoundError:
         # From a container the batch script's courier asks.
-        carried = carry(words, timeout_s=timeout_s, environ=environ)
-        if carried is None:
+        answered = ask_courier(words, timeout_s=timeout_s, environ=environ)
+        if answered is None:
             return Answer(words, None, missing=VARIABLE not in os.environ, err=f"{words[0]} is not available here")
-        return Answer(**{**carried, "words": words})
+        return Answer(**{**answered, "words": words})
     except subprocess.TimeoutExpired:
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 from launcher.frozen import field_values
 from launcher.run.asking import load_object, patiently
 from launcher.run.files import write_atomic
-from launcher.slurm.carry import COMMANDS, POLL_S, VARIABLE
+from launcher.slurm.ask_courier import COMMANDS, POLL_S, VARIABLE
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 

@@ -7,23 +7,20 @@ last element names the whole array.
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from launcher.frozen import frozen
 from launcher.hosts import hosts_or_none
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
-from launcher.slurm.jobs import JobFacts, job_facts, table_rows
+from launcher.slurm.jobs import JobFacts, job_facts
 from launcher.slurm.restart import NET_LEAD_S
 from launcher.slurm.versions import blocks_accounting
 
-_ASK_S = 10.0
-_PENDING = ("squeue", "--noheader", "--states=PENDING")
+ASK_S = 10.0
 _COMMENT_CHARS = 1000
 RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")
 """States of a job that nobody has ended."""
@@ -51,7 +48,7 @@ class Done:
     forbidden: bool = False
     """SLURM will not do this for this job, ever: another way is needed. False: it may be tried again."""
     job_id: str = ""
-    """The new job, of `continuation`."""
+    """The new job, where one was submitted."""
     ended: bool = False
     """The job was ended before it could be requeued: somebody may have cancelled it."""
 
@@ -68,7 +65,7 @@ def requeue(job_id: str, *, restart_count: int, ended: bool = False, limit_s: fl
     end = time.monotonic() + limit_s
 
     def left_s() -> float:
-        return min(_ASK_S, max(1.0, end - time.monotonic()))
+        return min(ASK_S, max(1.0, end - time.monotonic()))
 
     facts = job_facts(job_id, timeout_s=left_s())
     if _taken(facts, restart_count):
@@ -101,7 +98,7 @@ def may_update(job_id: str, version: str) -> bool:
     """
     if not blocks_accounting(version):
         return True
-    facts = job_facts(job_id, timeout_s=_ASK_S)
+    facts = job_facts(job_id, timeout_s=ASK_S)
     return facts is not None and not facts.resized
 
 
@@ -118,7 +115,7 @@ def exclude(job_id: str, hosts: Sequence[str]) -> Done:
     """Keep the requeued job off ``hosts`` and no others. It must be pending or completing."""
     if bad := [h for h in hosts if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", h)]:
         return Done(False, f"invalid host names: {', '.join(map(repr, bad))}")
-    return _update(job_id, f"ExcNodeList={','.join(hosts)}")
+    return update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
 def set_nodes(job_id: str, least: int, most: int, *, version: str) -> Done:
@@ -160,7 +157,7 @@ def could_start(script: str, options: Mapping[str, str], *, environ: Mapping[str
     those of this very job too; hosts that are down or drained do not. What the script waited for has been.
     """
     words = ["sbatch", "--test-only", *(f"--{key}={value}" for key, value in options.items()), "--dependency=", script]
-    answer = ask(*words, timeout_s=_ASK_S, environ=without_slurm(environ))
+    answer = ask(*words, timeout_s=ASK_S, environ=without_slurm(environ))
     return answer.ok if answer.ok or _NO_HOSTS.search(answer.err) else None
 
 
@@ -176,29 +173,17 @@ def let_go(job_id: str, hosts: Sequence[str]) -> Done:
     if facts is None or facts.state != "RUNNING" or not kept or len(kept) == len(before):
         return Done(False, "none of these hosts can be released")
     with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts there
-        return _update(job_id, f"NodeList={','.join(kept)}", cwd=folder)
+        return update(job_id, f"NodeList={','.join(kept)}", cwd=folder)
 
 
 def forbid_requeue(job_id: str) -> Done:
     """Forbid every requeue of this job, also by ``scontrol requeue``."""
-    return _update(job_id, "Requeue=0")
+    return update(job_id, "Requeue=0")
 
 
 def allow_requeue(job_id: str) -> Done:
     """Allow the requeue of this job, whatever the site's default and its options say."""
-    return _update(job_id, "Requeue=1")
-
-
-def is_awaited(*job_ids: str, besides: str = "") -> bool | None:
-    """Return whether a pending job, anybody's, waits for one of these; None: SLURM does not say.
-
-    Jobs of the name ``besides`` do not count: they are the same run's.
-    """
-    answer = ask(*_PENDING, "--format=%E|%j", timeout_s=_ASK_S)
-    if not answer.ok:
-        return None
-    waits = re.compile(rf"(?<![\d])(?:{'|'.join(map(re.escape, job_ids))})(?!\d)")
-    return any(waits.search(what) and name != besides for what, name in table_rows(answer.out, 2))
+    return update(job_id, "Requeue=1")
 
 
 def remark(job_id: str, text: str) -> Done:
@@ -210,165 +195,32 @@ def remark(job_id: str, text: str) -> Done:
     mine = f"launcher: {text}"[:_COMMENT_CHARS]
     said = before[1].strip() if before else ""
     kept = "" if said in ("", "(null)") or said.startswith("launcher: ") else f"{said}; "
-    return _update(job_id, f"Comment={kept}{mine}")
+    return update(job_id, f"Comment={kept}{mine}")
 
 
 def cancel(job_id: str) -> Done:
     """Cancel the requeued job. SLURM keeps the processes that are ending."""
-    answer = ask("scancel", job_id, timeout_s=_ASK_S)
+    answer = ask("scancel", job_id, timeout_s=ASK_S)
     return Done(answer.ok, answer.problem)
-
-
-def replacement(
-    script: str,
-    words: Sequence[str],
-    *,
-    name: str,
-    minutes: int,
-    exclude: Sequence[str],
-    extra: Sequence[str],
-    environ: Mapping[str, str],
-) -> Done:
-    """Submit ``script`` (a path) with ``words`` as a job of its own on one node, which is none of ``exclude`` and never requeued.
-
-    `Done.job_id` is the new id.
-    """
-    options = [
-        f"--job-name={name}",
-        "--nodes=1",
-        "--no-requeue",
-        f"--time={minutes}",
-        f"--exclude={','.join(exclude)}",
-        *_begins_now(script),
-        *extra,
-    ]
-    return _submitted(ask("sbatch", "--parsable", *options, script, *words, environ=without_slurm(environ)))
-
-
-def cancel_named(name: str, *, pending: bool = False) -> Done:
-    """Cancel this user's jobs of that name; ``pending``: those that wait."""
-    answer = ask(
-        "scancel",
-        *(["--state=PENDING"] if pending else []),
-        f"--user={os.getuid()}",
-        f"--name={name}",
-        timeout_s=_ASK_S,
-    )
-    return Done(answer.ok, answer.problem)
-
-
-def continuation(
-    script: str,
-    job_id: str,
-    *,
-    name: str,
-    environ: Mapping[str, str],
-    extra: Sequence[str] = (),
-) -> Done:
-    """Submit ``script`` (a path) again, to start when ``job_id`` has ended: where requeueing is forbidden.
-
-    ``name`` is the job's name: a job of that name that waits for ``job_id`` already is taken instead (whoever asked for it
-    was killed before it could tell). ``environ`` is this process's; the allocation's own variables are kept from the new job.
-    ``Done.job_id`` is the new id.
-    """
-    found = queued_after(job_id, name)
-    if found is None:
-        return Done(False, "squeue does not answer")
-    if found:
-        return Done(True, job_id=found)
-    words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *_begins_now(script), *extra, script]
-    return _submitted(ask(*words, environ=without_slurm(environ)))
-
-
-def queued_after(job_id: str, name: str) -> str | None:
-    """Return the id of this user's pending job of that ``name`` that waits for ``job_id``, "" for none; None: SLURM does not answer."""
-    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)")
-    columns = "%F|%E|%j"  # %F: of an array element its array's id
-    answer = ask(*_PENDING, "--array", f"--user={os.getuid()}", f"--format={columns}", timeout_s=_ASK_S)
-    if not answer.ok:
-        return None
-    return next((job for job, what, called in table_rows(answer.out, 3) if called == name and waits.search(what)), "")
-
-
-def _begins_now(script: str) -> list[str]:
-    """Return what takes back a ``--begin`` of the script: it was meant for the run's first job, and may be relative (now+6hours)."""
-    return ["--begin=now"] if _says(script, "begin") else []
-
-
-def is_held(script: str) -> bool:
-    """Return whether jobs of this script are held until they are released: sbatch has no option that takes that back."""
-    return _says(script, "hold")
-
-
-def _says(script: str, option: str) -> bool:
-    try:
-        text = Path(script).read_text(errors="replace")
-    except OSError:  # sbatch will say it
-        return False
-    return bool(re.search(rf"^#SBATCH --{option}\b", text, re.MULTILINE))
-
-
-def _submitted(answer: Answer) -> Done:
-    found = re.match(r"\s*(\d+)", answer.out) if answer.ok else None
-    if found:
-        return Done(True, job_id=found[1])
-    return Done(False, answer.problem or f"sbatch printed {answer.out.strip()!r}", forbidden=not answer.busy)
-
-
-def release(job_id: str) -> Done:
-    """Let a held job start."""
-    answer = ask("scontrol", "release", job_id, timeout_s=_ASK_S)
-    return Done(answer.ok, answer.problem, forbidden=not (answer.ok or answer.busy))
-
-
-def cancel_held(name: str, besides: str = "") -> list[str]:
-    """Cancel this user's held jobs of that ``name``, but not the job ``besides``; return their ids.
-
-    What such a job waits for is not looked at: squeue shows no dependency any more once it is fulfilled.
-    """
-    rows = _pending("%F|%r|%j", "--array")
-    found = [job for job, reason, called in rows if called == name and reason.startswith("JobHeld") and job != besides]
-    if found:
-        ask("scancel", *found, timeout_s=_ASK_S)
-    return found
-
-
-def move_dependents(old: str, new: str) -> list[str]:
-    """Have pending jobs of this user that wait for ``old`` wait for ``new``, which continues it; returns their ids.
-
-    For SLURM ``old`` is about to have ended well, and they would start.
-    """
-    moved = []
-    for job_id, said in _pending("%i|%E"):
-        plain = re.sub(r"\([^)]*\)", "", said)  # afterok:12(unfulfilled)
-        changed = re.sub(rf"(?<=:){re.escape(old)}(?![\d_])", new, plain)
-        if job_id != new and changed != plain and _update(job_id, f"Dependency={changed}").ok:
-            moved.append(job_id)
-    return moved
-
-
-def _pending(columns: str, *options: str) -> Iterator[list[str]]:
-    """Yield rows of squeue about this user's pending jobs."""
-    words = (*_PENDING, *options, f"--user={os.getuid()}", f"--format={columns}")
-    return table_rows(ask(*words, timeout_s=_ASK_S).out, columns.count("|") + 1)
 
 
 def _update_heard(job_id: str, version: str, *settings: str) -> Done:
     """Change what slurmdbd hears of, where this ``version`` of SLURM bears that (`may_update`)."""
     if not may_update(job_id, version):
         return Done(False, "that would block its accounting", forbidden=True)
-    return _update(job_id, *settings)
+    return update(job_id, *settings)
 
 
-def _update(job_id: str, *settings: str, cwd: str | None = None) -> Done:
+def update(job_id: str, *settings: str, cwd: str | None = None) -> Done:
+    """Change a job by ``scontrol update``; asked again while slurmctld is busy."""
     answer = _ask_again("scontrol", "update", f"JobId={job_id}", *settings, cwd=cwd)
     return Done(answer.ok, answer.problem, forbidden=not answer.ok and bool(_FORBIDDEN.search(answer.err)))
 
 
 def _ask_again(*words: str, cwd: str | None = None) -> Answer:
-    answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
+    answer = ask(*words, timeout_s=ASK_S, cwd=cwd)
     for wait_s in (0.3, 1.0):
         if answer.busy:
             time.sleep(wait_s)
-            answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
+            answer = ask(*words, timeout_s=ASK_S, cwd=cwd)
     return answer

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from launcher.errors import ProtocolError, StateError
 from launcher.node.agent.description import resolve_host
 from launcher.node.agent.read_run import read_run
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.wire import connect, connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.proofs import LifeKey
@@ -72,7 +72,7 @@ def hold_link(hold: RunPaths) -> Iterator[HoldLink]:
     """
     require_own(hold.root)
     spec, secret, _ = read_run(hold)
-    claim = fence.newest_claimant(hold)
+    claim = claims.newest_claimant(hold)
     host, life = str(claim.get("host") or ""), str(claim.get("life") or "")
     key = LifeKey(secret, life, host)
     here = host.partition("/")[0] == socket.gethostname()

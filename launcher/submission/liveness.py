@@ -15,8 +15,8 @@ from launcher.run.processes import runs_here
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_this_job, read_outcome, read_submission
 from launcher.slurm.commands import Answer, ask
-from launcher.slurm.handback import cancel_held
 from launcher.slurm.jobs import ENDED, SQUEUE_FORMAT, JobView, parse_squeue
+from launcher.slurm.later_jobs import cancel_held
 from launcher.submission.backends import local as local_backend
 
 ASK_EVERY_S = 20.0

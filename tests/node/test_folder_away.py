@@ -17,7 +17,7 @@ from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.membership import Doors
 from launcher.node.agent.preflight import Preflight
 from launcher.node.agent.read_run import read_run
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.leader import wait_for_runs
 from launcher.node.sidecars import trackers
 from launcher.run import asking, event_lines
@@ -83,7 +83,7 @@ def test_the_check_of_the_folder_is_repeated(run, away: Away, number: int, times
 
 def test_an_agent_that_cannot_look_for_a_leader_goes_on_looking(run, away: Away) -> None:
     """`attempts` cannot be listed: no leader is known to have begun, and none to have gone."""
-    fence.claim_attempt(run[1], life="l")
+    claims.claim_attempt(run[1], life="l")
     search = LeaderSearch(*run, Doors(run[0], "s", "l", ["n0", "n1"], 1), {})
     assert search._claimed()
 

@@ -33,10 +33,10 @@ def test_one_process_goes_on_with_the_clock_of_another(monkeypatch: pytest.Monke
     monkeypatch.setattr(clock, "_base", clock._base)
     noted, real = clock.stamp(), clock.now()
 
-    clock.resume({**noted, "t": real + 3590, "up_s": noted["up_s"] - 10})
+    clock.set_from({**noted, "t": real + 3590, "up_s": noted["up_s"] - 10})
     assert clock.now() == pytest.approx(real + 3600, abs=5)
 
-    clock.resume({**noted, "t": real, "boot": "another"})
+    clock.set_from({**noted, "t": real, "boot": "another"})
     assert clock.now() == pytest.approx(real + 3600, abs=5)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import CheckpointError
 from launcher.node.agent.membership import node_index
-from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints import claims, committed, trash
 from launcher.run.manifest import hash_file, read_manifest, why_damaged
 from launcher.run.paths import RunPaths
 from launcher.run.units import is_job_id, whole_number
@@ -39,11 +39,11 @@ def test_a_strange_attempt_kills_no_leader(tmp_path: Path) -> None:
         (paths.checkpoints / f"step-{name}").mkdir()
         (paths.checkpoints / f"step-{name}" / "manifest.json").write_text("{}")
 
-    claim = fence.claim_attempt(paths)
+    claim = claims.claim_attempt(paths)
 
-    assert (claim.attempt, fence.attempts(paths), fence.is_current(paths, claim)) == (0, [0], True)
-    fence.drop_stale(paths, claim)
-    fence.discard_unfinished(paths, claim)
+    assert (claim.attempt, claims.attempts(paths), claims.is_current(paths, claim)) == (0, [0], True)
+    trash.move_stale(paths, claim)
+    trash.move_unfinished(paths, claim)
     assert committed.committed_steps(paths) == checkpoint_steps(paths) == []
     assert committed.newest_good(paths) is None
 

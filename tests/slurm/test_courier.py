@@ -11,7 +11,7 @@ import pytest
 from away import Away
 
 from launcher.slurm import courier
-from launcher.slurm.carry import VARIABLE, carry
+from launcher.slurm.ask_courier import VARIABLE, ask_courier
 
 
 def test_a_question_that_cannot_be_read_ends_no_courier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_a_question_that_cannot_be_read_ends_no_courier(tmp_path: Path, monkeypa
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as courier:
         try:
             # Folders list their files in any order: the second question is looked for when all that lay beside the first was answered.
-            answers = [carry(["scontrol", "--version"], timeout_s=30, environ=None) for _ in range(2)]
+            answers = [ask_courier(["scontrol", "--version"], timeout_s=30, environ=None) for _ in range(2)]
         finally:
             courier.kill()
         assert courier.stderr is not None

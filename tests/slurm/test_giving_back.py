@@ -22,9 +22,9 @@ from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import write_outcome
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
-from launcher.slurm import handback
+from launcher.slurm import later_jobs
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 paths = RunPaths(Path(sys.argv[1]))
@@ -47,7 +47,7 @@ def die():
 if os.environ["SLURM_NODEID"] != "0":
     wait(f"leave-{a.restart_count}")
     sys.exit()
-attempt = fence.claim_attempt(paths, job_id=a.job_id).attempt
+attempt = claims.claim_attempt(paths, job_id=a.job_id).attempt
 tell("attempt_started", job_id=a.job_id, restart_count=a.restart_count, host=os.environ["SLURM_JOB_NODELIST"])
 if attempt == 0:
     BODY
@@ -110,7 +110,7 @@ CONTINUED = {
     "told": "told(a.hand_back(exclude=(), delay_s=0.0))",
     "killed before it told": "a.hand_back(exclude=(), delay_s=0.0); die()",
     "killed before submitit's file was there": (
-        "handback.continuation(str(paths.sbatch), a.job_id, name='run', environ=os.environ); die()"
+        "later_jobs.submit_continuation(str(paths.sbatch), a.job_id, name='run', environ=os.environ); die()"
     ),
 }
 

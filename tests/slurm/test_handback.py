@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import Answer
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.restart import NET_LEAD_S
@@ -19,7 +19,7 @@ from launcher.slurm.restart import NET_LEAD_S
 INSIDE = """
 import json, os, sys, time
 from pathlib import Path
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.environ import job_environ
 
 here = job_environ()
@@ -184,7 +184,7 @@ def test_where_requeueing_is_forbidden_a_continuation_follows(cluster: Cluster, 
 if not (folder / "done").exists():
     (folder / "done").touch()
     said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
-    said["next"] = told(handback.continuation({str(tmp_path / "job.sbatch")!r}, here.own_id, name="job.sbatch", environ=os.environ))
+    said["next"] = told(later_jobs.submit_continuation({str(tmp_path / "job.sbatch")!r}, here.own_id, name="job.sbatch", environ=os.environ))
     time.sleep(2)
 """
     job = cluster.sbatch(write_job(tmp_path, body))
@@ -231,7 +231,7 @@ def test_a_job_that_does_not_exist_is_told_without_an_exception(cluster: Cluster
         handback.exclude("4000000", ["node1"]),
         handback.exclude("4000000", ["node1; rm -rf /"]),
         handback.forbid_requeue("4000000"),
-        handback.continuation("/no/such/script", "4000000", name="x", environ=cluster.env),
+        later_jobs.submit_continuation("/no/such/script", "4000000", name="x", environ=cluster.env),
     ]
 
     assert [r.ok for r in results] == [False] * 6

@@ -17,7 +17,7 @@ from squeue import squeue_line
 from launcher.run import event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec, Work
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import Answer
 from launcher.submission import liveness, submit
 from launcher.submission.liveness import ended, locate
@@ -90,7 +90,8 @@ def test_the_held_job_of_the_next_attempt_is_withdrawn_and_the_runs_own_is_not(
         asked.append(words)
         return Answer(words, 0, "42|JobHeldUser|r\n43|JobHeldUser|r\n44|Priority|r\n45|JobHeldUser|other\n")
 
-    monkeypatch.setattr(handback, "ask", ask)
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
     paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": time.time()}))
     spec = RunSpec(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1, tasks_per_node=1,

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from killing import Killing
 
 from launcher.node.agent.answers import shards_written
-from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints import claims, committed, trash
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.rounds import Round
@@ -124,8 +124,8 @@ class _Lines:
 
 async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     """The leader's half: claim, clear up, choose, then commit what is reported, until all is done or a worker is gone."""
-    claim = fence.claim_attempt(paths)
-    fence.drop_stale(paths, claim)
+    claim = claims.claim_attempt(paths)
+    trash.move_stale(paths, claim)
     found = committed.newest_good(paths)
     first = found.step if found else 0
     node = Node(0, "n", link=_Lines(lines))
@@ -142,7 +142,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]
     await asyncio.wait(hearing, return_when=asyncio.FIRST_COMPLETED)  # done, or dead: the round is over
     await saver.quiesce(lambda: False)
-    fence.discard_unfinished(paths, claim)
+    trash.move_unfinished(paths, claim)
     history.close()
 
 

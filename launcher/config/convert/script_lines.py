@@ -102,7 +102,7 @@ def _call(script: ScriptDraft, command: Command, around: Launch) -> None:
     before = {key: scope.known[key] for key in map(str, range(1, 10)) if key in scope.known}, scope.arrays.get("@")
     scope.known |= {str(index): list(word.pieces) for index, word in enumerate(given[:9], 1)}
     scope.arrays["@"] = given
-    scope.room.take(sum(len(inner.raw) for inner in script.functions[name]))
+    scope.limit.take(sum(len(inner.raw) for inner in script.functions[name]))
     script.calls.append(name)
     read_commands(
         script, [replace(inner, nested=command.nested or inner.nested) for inner in script.functions[name]], around

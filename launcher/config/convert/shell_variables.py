@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from launcher.config.convert.shell_script import extent, raw_words
-from launcher.config.document.room import Room
+from launcher.config.document.size_limit import SizeLimit
 from launcher.frozen import frozen
 
 
@@ -69,8 +69,8 @@ class Scope:
     """Names from outside that are set for certain."""
     absent: set[str] = field(default_factory=set)
     """Names that are not set for certain."""
-    room: Room = field(
-        default_factory=lambda: Room(1 << 20, "the script's variables stand for more than 1 MiB of text")
+    limit: SizeLimit = field(
+        default_factory=lambda: SizeLimit(1 << 20, "the script's variables stand for more than 1 MiB of text")
     )
     """A variable that holds the one before twice, sixty times over, is 2**60 texts."""
     depth: int = 0
@@ -111,7 +111,7 @@ class Scope:
             found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*|@)(\[[@*]\])?\}?"?', word)
             if found and found[1] in self.arrays and (found[2] or found[1] == "@"):
                 held = self.arrays[found[1]]
-                self.room.take(sum(len(w.text) + 1 for w in held))
+                self.limit.take(sum(len(w.text) + 1 for w in held))
                 result += held
             else:
                 result += self._fields(word)
@@ -238,7 +238,7 @@ class Scope:
 
     def _taken(self, value: list[Piece]) -> list[Piece]:
         """Return the value of a variable, counted at every use. Raises ConfigError when that is too much."""
-        self.room.take(sum(len(piece.text if isinstance(piece, Ref) else piece) + 1 for piece in value))
+        self.limit.take(sum(len(piece.text if isinstance(piece, Ref) else piece) + 1 for piece in value))
         return value
 
     def arithmetic(self, text: str) -> Piece:

@@ -241,7 +241,7 @@ class _Builder(Document):
 
     def __init__(self, source: str, most: int = FILE_BYTES) -> None:
         super().__init__()
-        self.source, self.strict, self.count, self.room = source, source != COMMAND_LINE, 0, 4 * most
+        self.source, self.strict, self.count, self.left = source, source != COMMAND_LINE, 0, 4 * most
 
     def build(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
         self.count += 1
@@ -250,8 +250,8 @@ class _Builder(Document):
                 self.wrong(node, path, "the file has more than 100,000 values; check its aliases (*name)")
             return None
         # An alias takes a few characters, and stands for a text and the names of all keys above it.
-        self.room -= len(path) + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
-        if self.room < 0:
+        self.left -= len(path) + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+        if self.left < 0:
             if self.count <= _MAX_NODES:
                 self.wrong(node, path, "the file is too large once its aliases (*name) are followed")
                 self.count = _MAX_NODES + 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.document.problem_list import ProblemList
-from launcher.config.document.room import Room
+from launcher.config.document.size_limit import SizeLimit
 from launcher.config.document.source import join
 from launcher.config.document.validation import suggestion
 from launcher.errors import ConfigError
@@ -28,18 +28,20 @@ _DEEPEST = 120
 _Place = tuple["str | int", ...]
 
 
-def room_for(size: int) -> Room:
-    """Return room for so many characters that filling in makes."""
+def limit_for(size: int) -> SizeLimit:
+    """Return a limit of so many characters that filling in makes."""
     said = f"the values are larger than {size >> 20} MiB once interpolations are filled in; look for values that hold others many times"
-    return Room(size, said)
+    return SizeLimit(size, said)
 
 
-def resolve_interpolations(container: dict[str, Any], faults: ProblemList, room: Room | None = None) -> dict[str, Any]:
-    """Return plain values with every interpolation but ``${run.x}`` replaced. Raises ConfigError when they would take more than ``room``."""
-    resolver = _Resolver(container, faults, room or room_for(MOST_MADE))
+def resolve_interpolations(
+    container: dict[str, Any], faults: ProblemList, limit: SizeLimit | None = None
+) -> dict[str, Any]:
+    """Return plain values with every interpolation but ``${run.x}`` replaced. Raises ConfigError when they would take more than ``limit``."""
+    resolver = _Resolver(container, faults, limit or limit_for(MOST_MADE))
     try:
         values = {key: resolver.child(value, (key,)) for key, value in container.items()}
-        resolver.room.take(sum(len(key) + resolver.measure(value)[0] for key, value in values.items()))
+        resolver.limit.take(sum(len(key) + resolver.measure(value)[0] for key, value in values.items()))
     except ConfigError as error:
         faults.add("", str(error), "key")
         faults.stop_if(lambda _: True)
@@ -104,8 +106,8 @@ def _sentence(text: str, error: _WrongError) -> str:
 class _Resolver:
     """Fills in the values of one job. A place is the keys on the way to a value."""
 
-    def __init__(self, container: dict[str, Any], faults: ProblemList, room: Room) -> None:
-        self.container, self.faults, self.room = container, faults, room
+    def __init__(self, container: dict[str, Any], faults: ProblemList, limit: SizeLimit) -> None:
+        self.container, self.faults, self.limit = container, faults, limit
         self._known: dict[_Place, Any] = {}
         self._begun: set[_Place] = set()
         self._sizes: dict[int, tuple[Any, int, int]] = {}
@@ -169,11 +171,11 @@ class _Resolver:
             return self._look(whole[1].split("."), whole[1])
         parts: list[Any] = _SIMPLE.split(node)
         parts[1::2] = [self._counted(self._look(name.split("."), name)) for name in parts[1::2]]
-        self.room.take(len(node))
+        self.limit.take(len(node))
         return "".join(map(str, parts))
 
     def _counted(self, value: Any) -> Any:
-        self.room.take(self.measure(value)[0])
+        self.limit.take(self.measure(value)[0])
         return value
 
     def _look(self, keys: list[Any], name: str) -> Any:
@@ -291,11 +293,11 @@ def interpolate_run(values: Any, run_dir: str | Path, run_id: str, name: str) ->
 
     Raises ConfigError when that makes more than `MOST_MADE` characters.
     """
-    known, room = {"dir": str(run_dir), "id": run_id, "name": name}, room_for(MOST_MADE)
+    known, limit = {"dir": str(run_dir), "id": run_id, "name": name}, limit_for(MOST_MADE)
 
     def fill(value: Any) -> Any:
         if isinstance(value, str):
-            room.take(sum(len(known[key]) for key in re.findall(r"\$\{run\.(dir|id|name)\}", value)))
+            limit.take(sum(len(known[key]) for key in re.findall(r"\$\{run\.(dir|id|name)\}", value)))
             return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found[1]], value)
         if isinstance(value, dict):
             return {key: fill(item) for key, item in value.items()}

@@ -18,12 +18,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.document.problem_list import ProblemList
-from launcher.config.document.room import Room
 from launcher.config.document.schema import Job
+from launcher.config.document.size_limit import SizeLimit
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, nearest
 from launcher.config.document.texts import leaves, wrong_text
 from launcher.config.document.validation import describe_errors
-from launcher.config.load.interpolate import resolve_interpolations, room_for
+from launcher.config.load.interpolate import limit_for, resolve_interpolations
 from launcher.config.load.merge import command_line, merge, refuse_locked_axes, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
@@ -219,15 +219,15 @@ def _adapter() -> TypeAdapter[Job]:
             os.environ[_NO_PLUGINS] = before
 
 
-def check_values(container: dict[str, Any], faults: ProblemList, room: Room | None = None) -> Job:
-    """Resolve and validate merged values, which take from ``room``; faults go into the problem list.
+def check_values(container: dict[str, Any], faults: ProblemList, limit: SizeLimit | None = None) -> Job:
+    """Resolve and validate merged values, which take from ``limit``; faults go into the problem list.
 
     The job has defaults where a value is wrong, so that the rules between the right ones still apply. Raises ConfigError when
     the values are larger, or the faults more, than a job's can be.
     """
     from launcher.config.check import rules
 
-    values = resolve_interpolations(container, faults, room)
+    values = resolve_interpolations(container, faults, limit)
     halves = [  # no encoding and so no validator accepts them
         Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
         for path, value in leaves(values)
@@ -288,14 +288,14 @@ def point_jobs(loaded: LoadedJob) -> list[tuple[Point, LoadedJob]]:
     faults = ProblemList(loaded.source)
     found = []
     base = {key: value for key, value in loaded.container.items() if key != "sweep"}
-    room = room_for(_MOST_OF_POINTS)
+    limit = limit_for(_MOST_OF_POINTS)
     for point in expand(loaded.job.sweep).points:
         name = f"{loaded.name[: 63 - len(point.label)].rstrip('-._')}-{point.label}"
         container = {**set_values(base, point.overrides), "name": name}
         faults.origin = loaded.origin
         faults.origin = {**loaded.origin, **{k: faults.nearest(f"sweep.{k}") for k in point.overrides}}
         before = len(faults.problems)
-        job = check_values(container, faults, room)
+        job = check_values(container, faults, limit)
         faults.problems[before:] = [  # a point's fault points at the sweep's own place
             replace(p, origin=p.origin or faults.nearest(p.path)) for p in faults.problems[before:]
         ]

@@ -288,7 +288,7 @@ class Agent:
                 # Said again where a keeper comes or goes: a clock that has been followed is not set anew. The leader's own process has
                 # its clock already.
                 if not (self._welcomed or self._search.leads_here):
-                    clock.follow(order.t)
+                    clock.set_to(order.t)
                 self._attempt, self._welcomed, self._joined = order.attempt, True, True
                 self._search.welcomed(order)
                 self._waiting.clear()

@@ -1,7 +1,7 @@
 """Finds the leader: at the start, and again when it is lost. Where its host is lost for good, this node may be the one to lead.
 
 Nobody is elected. The leader names the nodes that are next in line while it lives. When SLURM has removed its host from the job, the
-first of them that SLURM still lists leads (`launcher.node.allocation.leaderless`). Its claim (`launcher.node.checkpoints.fence`) is
+first of them that SLURM still lists leads (`launcher.node.allocation.leaderless`). Its claim (`launcher.node.checkpoints.claims`) is
 newer than the lost leader's: that one, were it only cut off, writes nothing more.
 """
 
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from launcher.errors import ProtocolError
 from launcher.node.agent.description import resolve_host
 from launcher.node.agent.membership import Door, Doors
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.wire import connect, connection
 from launcher.node.wire.messages import IN_LINE, Welcome
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
-from launcher.slurm.carry import VARIABLE
+from launcher.slurm.ask_courier import VARIABLE
 
 if TYPE_CHECKING:
     from launcher.node.allocation.leaderless import LeaderEnd
@@ -241,16 +241,16 @@ class LeaderSearch:
     def _claims(self) -> int:
         """Return how many leaders the newest attempt has had; 0 when that cannot be read."""
         try:
-            newest = max(fence.attempts(self._paths), default=0)
-            return fence.leaders(self._paths, newest)
+            newest = max(claims.attempts(self._paths), default=0)
+            return claims.takeovers(self._paths, newest)
         except OSError:
             return 0
 
     def _claimed(self) -> bool:
         """Return whether the leader of this life of the allocation has claimed its attempt."""
         try:
-            newest = max(fence.attempts(self._paths), default=0)
-            return fence.claimant(self._paths, newest).get("life") == self._doors.life
+            newest = max(claims.attempts(self._paths), default=0)
+            return claims.claimant(self._paths, newest).get("life") == self._doors.life
         except OSError:
             return False  # asked again in a second
 

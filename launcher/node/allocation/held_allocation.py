@@ -7,7 +7,7 @@ import sys
 from launcher.node.allocation.allocation import Allocation, SignalMeaning
 from launcher.node.allocation.end_run import end_run
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.run import event_lines
 from launcher.run.events import RerunEnded, RerunStarted
 from launcher.run.paths import RunPaths
@@ -67,8 +67,8 @@ def conclude_rerun(hold: RunPaths, run: str, said: str) -> None:
         spec = RunSpec.read(paths.spec)
         if spec.held_by != hold.id or read_outcome(paths.outcome) is not None:
             return
-        allocation, attempt = allocation_of_rerun(spec, paths), max(fence.attempts(paths), default=0)
-        fence.depose(paths, attempt)
+        allocation, attempt = allocation_of_rerun(spec, paths), max(claims.attempts(paths), default=0)
+        claims.depose(paths, attempt)
         cancelled = allocation.cancelled()
         reason = "The job was cancelled." if cancelled else f"{said[:1].upper()}{said[1:].rstrip('.')}."
         end_run(paths, allocation, attempt, "cancelled" if cancelled else "failed", reason)

@@ -26,7 +26,7 @@ from launcher.node.allocation.held_allocation import conclude_reruns
 from launcher.node.allocation.reach import host_answers
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import event_lines
 from launcher.run.asking import patiently
@@ -247,13 +247,13 @@ def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_
 
 def _decide(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_host: str, **how: Any) -> bool:
     """Do what `act` does, and once more where SLURM was away for longer than that asks: without a batch script nobody else would."""
-    before = patiently(lambda: fence.newest_claim(paths), paths.root)
+    before = patiently(lambda: claims.newest_claim(paths), paths.root)
     if act(spec, paths, allocation, **how):
         return True
     undecided = read_outcome(paths.outcome) is None and not _goes_on_elsewhere(paths)
     if not (undecided and _script_lost(allocation, batch_host)):
         return False
-    same = patiently(lambda: fence.newest_claim(paths), paths.root) == before
+    same = patiently(lambda: claims.newest_claim(paths), paths.root) == before
     return same and act(spec, paths, allocation, **how)
 
 

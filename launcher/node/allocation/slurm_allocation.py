@@ -20,7 +20,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
 from launcher.run.units import whole_number
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.jobs import JobFacts, controller_time, job_facts
@@ -144,7 +144,9 @@ class SlurmAllocation(Allocation):
         if awaited:
             raise SiteError("other jobs wait for this one")
         script = str(self._paths.sbatch)
-        done = handback.continuation(script, own.own_id, name=own.job_name, environ=self._environ, extra=["--hold"])
+        done = later_jobs.submit_continuation(
+            script, own.own_id, name=own.job_name, environ=self._environ, extra=["--hold"]
+        )
         if not done.ok:
             raise (SiteError if done.forbidden else NotAnsweredError)(done.why)
         _copy_pickle(self._paths.submitit, own.own_id, done.job_id)
@@ -153,7 +155,7 @@ class SlurmAllocation(Allocation):
     def withdraw_early(self) -> None:
         """See `Allocation`."""
         if self._spec.restart.queue_early:
-            handback.cancel_held(self._job.job_name, besides=self._job.own_id)
+            later_jobs.cancel_held(self._job.job_name, besides=self._job.own_id)
 
     def hand_back(
         self,
@@ -165,7 +167,7 @@ class SlurmAllocation(Allocation):
     ) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
         own = self._job.own_id
-        if early and handback.queued_after(own, self._job.job_name):
+        if early and later_jobs.queued_after(own, self._job.job_name):
             awaited = self._is_awaited()
             if awaited is False:
                 return self._continue(exclude, delay_s, nodes)
@@ -199,7 +201,7 @@ class SlurmAllocation(Allocation):
     def _is_awaited(self) -> bool | None:
         """Whether a job of another run waits for this one; None: not known."""
         own = self._job
-        return handback.is_awaited(own.job_id, own.array_job_id or own.job_id, besides=own.job_name)
+        return later_jobs.is_awaited(own.job_id, own.array_job_id or own.job_id, besides=own.job_name)
 
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """See `Allocation`."""
@@ -225,7 +227,7 @@ class SlurmAllocation(Allocation):
             extra.append(f"--array={task}")
         handback.forbid_requeue(self._job.own_id)  # from 24.05 on SLURM may requeue a job that leaves in its grace time
         # The job it continues is this one alone, not the array: its last element's plain id names them all.
-        done = handback.continuation(
+        done = later_jobs.submit_continuation(
             str(self._paths.sbatch), self._job.own_id, name=self._job.job_name, environ=self._environ, extra=extra
         )
         if not done.ok and not done.forbidden:
@@ -247,9 +249,9 @@ class SlurmAllocation(Allocation):
             if not (done := handback.cancel(new)).ok:
                 raise NotAnsweredError(f"scancel of the continuation job: {done.why}") from None
             raise
-        handback.move_dependents(self._job.own_id, new)
-        held = self._spec.restart.queue_early or handback.is_held(str(self._paths.sbatch))
-        if held and not (done := handback.release(new)).ok:
+        later_jobs.move_dependents(self._job.own_id, new)
+        held = self._spec.restart.queue_early or later_jobs.is_held(str(self._paths.sbatch))
+        if held and not (done := later_jobs.release(new)).ok:
             if done.forbidden:  # an administrator holds it
                 handback.cancel(new)
                 raise SiteError(f"scontrol release of the continuation job: {done.why}")
@@ -271,14 +273,14 @@ class SlurmAllocation(Allocation):
         if own.array_task_id is not None:
             extra.append(f"--array={own.array_task_id}")
         users = handback.excluded(wishes)
-        done = handback.replacement(
+        done = later_jobs.submit_replacement(
             str(self._paths.sbatch), words, name=self._spec.replacement_name, minutes=minutes,
             exclude=tuple(dict.fromkeys((*users, *exclude))), extra=extra, environ=self._environ,
         )  # fmt: skip
         if not done.ok:
             raise SiteError(done.why)
-        if handback.is_held(str(self._paths.sbatch)):
-            handback.release(done.job_id)
+        if later_jobs.is_held(str(self._paths.sbatch)):
+            later_jobs.release(done.job_id)
         return done.job_id
 
     def time_left_s(self, job_id: str, signal: str) -> float | None:
@@ -296,7 +298,7 @@ class SlurmAllocation(Allocation):
     def withdraw_nodes(self, *, pending: bool = False) -> None:
         """See `Allocation`."""
         if self._spec.replace:
-            handback.cancel_named(self._spec.replacement_name, pending=pending)
+            later_jobs.cancel_named(self._spec.replacement_name, pending=pending)
 
     def pull_forward(self) -> None:
         """See `Allocation`."""

@@ -24,7 +24,7 @@ from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledErr
 from launcher.node.allocation.early_exits import leader_words, srun_end, start_words, step_cancelled
 from launcher.node.allocation.end_run import end_run, tell
 from launcher.node.allocation.host_end import is_shutting_down
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.policy.budgets import Budgets, backoff_s
 from launcher.run import clock, event_lines
 from launcher.run.asking import load_object, patiently
@@ -154,7 +154,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
-    clock.resume(read_state(paths.state))  # the leader was on this host, and what it has told is by its clock
+    clock.set_from(read_state(paths.state))  # the leader was on this host, and what it has told is by its clock
     allocation = SlurmAllocation(spec, paths)
     if (grace_end := _grace_end(spec, patiently(lambda: event_lines.recall(paths.events), paths.root))) is not None:
         allocation.in_grace_until(grace_end)
@@ -238,7 +238,7 @@ def act(
         print(decision.reason, file=sys.stderr)
         _cancel_continuation(paths, allocation, history, attempt)
         return isinstance(given, Requeued) and given.how != "continuation" and at_once
-    fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
+    claims.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
     more = {"said": decision.said} if decision.said else {}
     tell(paths, attempt, "decision", evidence=decision.evidence, action=decision.action, reason=decision.reason, **more)
     if decision.action == "requeue":
@@ -294,10 +294,10 @@ def _handed(allocation: Allocation, exclude: tuple[str, ...], delay_s: float) ->
             time.sleep(1.0)
 
 
-def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, fence.Claim | None]:
+def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, claims.Claim | None]:
     """Return history, outcome and the newest leader's claim. Raises OSError when one of them is not known."""
     outcome = load_object(paths.outcome, paths.root)
-    return event_lines.recall(paths.events), outcome, fence.newest_claim(paths)
+    return event_lines.recall(paths.events), outcome, claims.newest_claim(paths)
 
 
 def _await_answer(allocation: Allocation) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 from launcher.errors import CheckpointError
 from launcher.frozen import frozen
-from launcher.node.checkpoints import fence
-from launcher.node.checkpoints.fence import Claim
+from launcher.node.checkpoints import claims, trash
+from launcher.node.checkpoints.claims import Claim
 from launcher.run import clock
 from launcher.run.asking import OwnError, exists, load_object, names
 from launcher.run.files import fsync_dir, write_atomic
@@ -82,7 +82,7 @@ def commit_checkpoint(
     size = sum(int(f["size"]) for f in files)
     if exists(target, paths.root) and why_damaged(target) is None:  # saved before and good: a replay has nothing to add
         fsync_dir(paths.checkpoints)
-        fence.discard(tmp)
+        trash.delete(tmp)
         return CommittedCheckpoint(step, target, size)
     hash_names = {s.hash_name for s in shards} or {HASH_NAME}
     if len(hash_names) > 1:
@@ -105,9 +105,9 @@ def commit_checkpoint(
         raise RefusedError(errno.EIO, f"the checkpoint of step {step:,} is incomplete: {why}")
     for folder in {PurePath("."), *(above for f in files for above in PurePath(f["name"]).parents)}:
         fsync_dir(tmp / folder)
-    fence.take_away(paths, target, claim)  # a damaged one; what stands here from now on is a newer leader's
-    if not fence.is_current(paths, claim):
-        raise fence.StaleError(errno.ESTALE, f"{claim} is over: a newer one has begun")
+    trash.move_checkpoint(paths, target, claim)  # a damaged one; what stands here from now on is a newer leader's
+    if not claims.is_current(paths, claim):
+        raise claims.StaleError(errno.ESTALE, f"{claim} is over: a newer one has begun")
     try:
         os.rename(tmp, target)
     except OSError as error:
@@ -155,7 +155,7 @@ def set_aside_beyond(paths: RunPaths, step: int, claim: Claim) -> list[Path]:
     """
     moved: list[Path] = []
     beyond = [s for s in committed_steps(paths) if s > step]
-    if not fence.is_current(paths, claim):
+    if not claims.is_current(paths, claim):
         return moved
     for newer in beyond:
         source = paths.checkpoint(newer)
@@ -177,11 +177,11 @@ def collect_garbage(paths: RunPaths, *, claim: Claim, keep_last: int, keep_every
     keep = set(steps[-max(2, keep_last) :])
     if keep_every_steps:
         keep |= {s for s in steps if s % keep_every_steps == 0}
-    if good not in steps or not fence.is_current(paths, claim):
+    if good not in steps or not claims.is_current(paths, claim):
         return
     for step in steps:
         if step not in keep:
-            fence.take_away(paths, paths.checkpoint(step), claim)
+            trash.move_checkpoint(paths, paths.checkpoint(step), claim)
 
 
 def open_foreign(path: str) -> CommittedCheckpoint:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import Allocation
-from launcher.node.checkpoints.fence import Claim
+from launcher.node.checkpoints.claims import Claim
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.folder_retries import Blocking
 from launcher.node.leader.journal import HistoryWriter

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, CancelledError, HandedBack, NotAnsweredError
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims, trash
 from launcher.node.leader.board import Board
 from launcher.node.leader.lost_folder import follow_folder, tell_outside
 from launcher.node.leader.nodes import Node
@@ -55,7 +55,7 @@ class Ending:
 async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """End the run (or, when this attempt is stale, only leave)."""
     if decision.action is Action.LEAVE:
-        if await board.blocking(lambda: fence.is_succeeded(board.paths, board.claim)):
+        if await board.blocking(lambda: claims.was_taken_over(board.paths, board.claim)):
             for node in board.nodes.all:
                 board.nodes.drop(node)  # it joins the leader that has taken this one's place
             board.keeper = None
@@ -83,7 +83,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
     soon = board.interrupt is not None and board.interrupt.deadline < math.inf
     await _close(board, limit_s, limit_s if soon else _DELETE_S)
-    if not await board.blocking(lambda: fence.is_over(board.paths, board.claim)):  # a newer attempt may need them
+    if not await board.blocking(lambda: claims.is_over(board.paths, board.claim)):  # a newer attempt may need them
         await board.blocking(lambda: forget_passed(board.paths))
     stays = _stays(board)
     await _dismiss(board)
@@ -194,7 +194,7 @@ async def _hand_back(
                 lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s, early=early, nodes=nodes)
             )
         except NotAnsweredError:
-            if board.now() >= end or await board.blocking(lambda: fence.is_over(board.paths, board.claim)):
+            if board.now() >= end or await board.blocking(lambda: claims.is_over(board.paths, board.claim)):
                 raise
             await asyncio.sleep(2.0)
 
@@ -244,7 +244,7 @@ def _stays(board: Board) -> bool:
 
 async def _close(board: Board, limit_s: float, delete_s: float) -> None:
     """Deliver and delete what is left, for so long each, and write the rest of the history."""
-    deleting = asyncio.ensure_future(board.blocking(lambda: fence.empty_trash(board.paths)))
+    deleting = asyncio.ensure_future(board.blocking(lambda: trash.empty(board.paths)))
     await asyncio.gather(
         board.notifier.drain(limit_s),
         board.tracking.drain(limit_s),

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.node.checkpoints import fence
-from launcher.node.checkpoints.fence import Claim
+from launcher.node.checkpoints import claims
+from launcher.node.checkpoints.claims import Claim
 from launcher.run import clock, events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
@@ -131,7 +131,7 @@ class HistoryWriter:
             job()
 
     def _is_over(self) -> bool:
-        self._over = self._over or fence.is_over(self.paths, self.claim)
+        self._over = self._over or claims.is_over(self.paths, self.claim)
         return self._over
 
     def _note(self, path: Path, **values: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
 from launcher.node.allocation.allocation import Allocation
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims, trash
 from launcher.node.leader import past, replacements
 from launcher.node.leader.board import OVER, Board, Timing, caused
 from launcher.node.leader.finish import Ending, give_back, leave
@@ -112,7 +112,7 @@ class Leader:
         except ProtocolError as error:
             evidence = caused(Kind.PORTS_TAKEN, f"{str(error).rstrip('.')} on {self.host}", (self.host,))
             return await self._end(await self._decide(evidence), evidence)
-        fence.empty_trash_beside(self.paths)  # not before the leader listens: its agents give up after a minute
+        trash.empty_in_thread(self.paths)  # not before the leader listens: its agents give up after a minute
         ticker = asyncio.get_running_loop().create_task(self._tick(TimedChecks(board, inbox.lose)))
         try:
             return await self._lead()
@@ -130,8 +130,8 @@ class Leader:
         """Claim the attempt and learn what earlier ones did."""
         allocation, paths, spec = self.allocation, self.paths, self.spec
         left = await self.blocking(lambda: read_state(paths.state)) if self.revived else {}
-        clock.resume(left)
-        claim_it = fence.succeed if self.revived else fence.claim_attempt
+        clock.set_from(left)
+        claim_it = claims.take_over if self.revived else claims.claim_attempt
         claim = await self._patiently(
             lambda: claim_it(
                 paths,
@@ -143,7 +143,7 @@ class Leader:
         )
         attempt = claim.attempt
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
-        await self._patiently(lambda: fence.drop_stale(paths, claim))
+        await self._patiently(lambda: trash.move_stale(paths, claim))
         anchor = await self._patiently(lambda: Anchor(paths.root))
         await self.blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: event_lines.recall(paths.events))
@@ -278,7 +278,7 @@ class Leader:
 
     async def _decide(self, evidence: Evidence) -> Decision:
         board = self._board
-        if await board.blocking(lambda: fence.is_over(self.paths, board.claim)):  # this leader may have stood still
+        if await board.blocking(lambda: claims.is_over(self.paths, board.claim)):  # this leader may have stood still
             evidence = OVER
         decision = decide(evidence, self._situation(evidence))
         if decision.action is Action.REQUEUE and await board.blocking(

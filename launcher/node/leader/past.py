@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.node.allocation.allocation import Allocation
-from launcher.node.checkpoints.fence import Claim
+from launcher.node.checkpoints.claims import Claim
 from launcher.node.leader.board import Board
 from launcher.node.leader.finish import Ending
 from launcher.run import event_lines

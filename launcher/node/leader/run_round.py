@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import trash
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import OVER, Board, Interrupt, caused
 from launcher.node.leader.nodes import Node
@@ -303,8 +303,8 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     it = board.interrupt
     late = lambda: board.fenced or (it is not None and board.now() >= it.deadline)  # noqa: E731
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced, late)
-    await board.blocking(lambda: fence.discard_unfinished(board.paths, board.claim))
-    fence.empty_trash_beside(board.paths)
+    await board.blocking(lambda: trash.move_unfinished(board.paths, board.claim))
+    trash.empty_in_thread(board.paths)
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too
     evidence = _explain(board, round_, evidence)
     _blame(board, round_, evidence)

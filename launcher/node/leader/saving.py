@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints import claims, committed, trash
 from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
 from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.journal import HistoryWriter
@@ -282,12 +282,12 @@ class Saver:
     async def _remove(self, step: int, round_: Round) -> None:
         tmp = self.paths.checkpoint_tmp(self.history.claim.attempt, round_.number, step)
         try:
-            await self.blocking(lambda: fence.throw_away(tmp))
+            await self.blocking(lambda: trash.move(tmp))
         finally:
             self._removing.discard(step)
         # Only now: the last save of all is then written anew, into a folder of that name.
         round_.send(SaveLost(step=step))
-        fence.empty_trash_beside(self.paths)
+        trash.empty_in_thread(self.paths)
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
@@ -332,7 +332,7 @@ class Saver:
                 also=_FULL,
             )
         except OSError as error:
-            self.fenced = self.fenced or isinstance(error, fence.StaleError)
+            self.fenced = self.fenced or isinstance(error, claims.StaleError)
             self._lose(save, str(error.strerror or error), error.errno, now())
             return
         except Exception as error:  # what a worker reported makes no checkpoint (a malformed shard): that save is lost
@@ -343,7 +343,7 @@ class Saver:
 
     def _refused(self, error: OSError) -> None:
         self.history.warn(f"a checkpoint cannot be committed ({error}); retrying")
-        fence.empty_trash_beside(self.paths)  # on a full disk that may be all it needs
+        trash.empty_in_thread(self.paths)  # on a full disk that may be all it needs
 
     async def _collect(self, good: int) -> None:
         keep = self.spec
@@ -357,7 +357,7 @@ class Saver:
                     good=good,
                 )
             )
-        fence.empty_trash_beside(self.paths)
+        trash.empty_in_thread(self.paths)
 
     def _begin_task(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

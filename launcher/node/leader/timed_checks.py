@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.leader import replacements, revivals
 from launcher.node.leader.board import Board, caused
 from launcher.node.leader.lost_folder import evidence_of
@@ -32,7 +32,7 @@ _QUIET_NODE_S = 2.5
 _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
-_FENCE_S, _WATCH_S, _STARTS_S, _REPLACE_S = 2.0, 5.0, 1.0, 10.0
+_CLAIM_S, _WATCH_S, _STARTS_S, _REPLACE_S = 2.0, 5.0, 1.0, 10.0
 _HOURS_STOP_S = 600.0
 """Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
@@ -86,8 +86,8 @@ class TimedChecks:
             self._beside("starts", self._starts)
         self._hours()
         if board.phase != "ended":
-            if self._is_due("fence", _FENCE_S, now):
-                self._beside("fence", self._fence)
+            if self._is_due("claim", _CLAIM_S, now):
+                self._beside("claim", self._look_for_newer_claim)
             pictured = board.round
             ranks = pictured.ranks if pictured is not None else []
             if self._is_due("picture", picture_every_s(len(ranks)), now):
@@ -115,11 +115,11 @@ class TimedChecks:
         if await self.board.look_at_own_files():
             self._advanced_at = self.board.now()
 
-    async def _fence(self) -> None:
+    async def _look_for_newer_claim(self) -> None:
         """Stop when there is a newer claim. While that is not known, training continues: each commit asks again."""
         board = self.board
         try:
-            if not await board.blocking(lambda: fence.is_current(board.paths, board.claim)):
+            if not await board.blocking(lambda: claims.is_current(board.paths, board.claim)):
                 board.fenced = True
             self._unasked = self._gone_since = None
         except OSError as error:

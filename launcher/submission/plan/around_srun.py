@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from launcher.config.document.schema import Job
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import COMPLETED, GONE, JUDGED, LAST_WORDS, LOG, MARK, UNSEEN
-from launcher.slurm.carry import VARIABLE
+from launcher.slurm.ask_courier import VARIABLE
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.job_place import JobPlace
 

@@ -12,7 +12,7 @@ from launcher.config.document.schema import Job, Trackers
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, SubmitError
 from launcher.hosts import expand_hosts
-from launcher.node.checkpoints.fence import newest_claimant
+from launcher.node.checkpoints.claims import newest_claimant
 from launcher.run import index
 from launcher.slurm.environ import job_environ
 from launcher.submission import submit

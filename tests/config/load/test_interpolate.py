@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.texts import leaves
-from launcher.config.load.interpolate import MOST_MADE, interpolate_run, resolve_interpolations, room_for
+from launcher.config.load.interpolate import MOST_MADE, interpolate_run, limit_for, resolve_interpolations
 from launcher.errors import ConfigError
 
 TEXTS = st.lists(
@@ -167,10 +167,10 @@ def test_run_values_are_bounded_too() -> None:
         interpolate_run(["${run.dir}" * 10_000], "/" + "r" * 1000, "i", "n")
 
 
-def test_several_jobs_may_share_the_room() -> None:
-    """Points of a sweep take from one room: each alone would fit."""
-    room, one = room_for(MOST_MADE), {"args": ["x" * (1 << 20)]}
+def test_several_jobs_may_share_a_limit() -> None:
+    """Points of a sweep take from one limit: each alone would fit."""
+    limit, one = limit_for(MOST_MADE), {"args": ["x" * (1 << 20)]}
     for _ in range(3):
-        resolve_interpolations(one, ProblemList("job"), room)
+        resolve_interpolations(one, ProblemList("job"), limit)
     with pytest.raises(ConfigError, match="larger than"):
-        resolve_interpolations(one, ProblemList("job"), room)
+        resolve_interpolations(one, ProblemList("job"), limit)

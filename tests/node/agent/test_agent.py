@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.wire import connection
 from launcher.run.spec import Work
 
@@ -508,7 +508,7 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
     async def body(w: Any) -> None:
         w.stop()
         w.spec(init_timeout_min=0.1 if life == "test.1" else 30.0)
-        fence.claim_attempt(w.paths, life=life)
+        claims.claim_attempt(w.paths, life=life)
         agent = w.agent(tweak="from launcher.node.agent import leader_search; leader_search._UNANSWERED_S = 0.5")
         assert await w.gone(agent) == 15
         assert said in w.agent_log()
@@ -540,7 +540,7 @@ def test_a_leader_that_was_found_during_a_stall_is_kept(world: Any) -> None:
     """The verdict that it does not answer is not given on a node whose own file system took the time."""
 
     async def body(w: Any) -> None:
-        fence.claim_attempt(w.paths, life="test.0")
+        claims.claim_attempt(w.paths, life="test.0")
         agent = await start(w, tweak=STALLS)
         w.leader.tell("shutdown")
         assert await w.gone(agent) == 0

@@ -16,12 +16,12 @@ from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.membership import Doors, names_with
 from launcher.node.allocation import leaderless, slurm_allocation
 from launcher.node.allocation.leaderless import LeaderEnd, await_lead
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Hub, Welcome
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.slurm.carry import VARIABLE
+from launcher.slurm.ask_courier import VARIABLE
 from launcher.slurm.jobs import JobFacts
 
 SECRET, LIFE = "5" * 32, "5.0"
@@ -168,7 +168,7 @@ def test_one_that_has_nothing_to_decide_leaves_soon(tmp_path: Path, ends: Any, m
     """SLURM ends the job, or does not answer this host: nobody is waited for, and nothing handed back."""
     ends(None)
     monkeypatch.setattr(leader_search, "_DECIDED_S", 0.5)
-    fence.claim_attempt(RunPaths(tmp_path), life=LIFE)
+    claims.claim_attempt(RunPaths(tmp_path), life=LIFE)
     mine = search(tmp_path, 1)
     with pytest.raises(ProtocolError):
         run(mine.find())

@@ -7,7 +7,7 @@ from typing import Any
 
 from test_agent import start
 
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 
 
 async def lost(w: Any, *, patience_s: float = 60.0) -> Any:
@@ -61,7 +61,7 @@ def test_it_waits_for_the_next_leader_for_a_while(world: Any) -> None:
     """The keeper could not start one: the agent leaves in the end, and its workers have long ended."""
 
     async def body(w: Any) -> None:
-        fence.claim_attempt(w.paths, life="test.0")
+        claims.claim_attempt(w.paths, life="test.0")
         agent = await lost(w, patience_s=1.0)
         assert await w.gone(agent) == 15
         assert "waits for another leader" in w.agent_log()

@@ -13,7 +13,7 @@ from launcher.node.allocation.allocation import CancelledError, NotAnsweredError
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec, Work
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import Answer
 from launcher.slurm.jobs import JobFacts
 
@@ -65,7 +65,8 @@ class Slurmctld:
 def ctld(monkeypatch: pytest.MonkeyPatch) -> Slurmctld:
     """Every question of the allocation goes to this one; a request lasts for one question."""
     one, requeue = Slurmctld(), handback.requeue
-    monkeypatch.setattr(handback, "ask", one.ask)
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", one.ask)
     monkeypatch.setattr(handback, "job_facts", one.job_facts)
     monkeypatch.setattr(handback, "requeue", lambda *words, **how: requeue(*words, **how, limit_s=0.0))
     monkeypatch.setattr(slurm, "job_facts", one.job_facts)

@@ -13,7 +13,7 @@ from launcher.node.allocation.allocation import NotAnsweredError
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec, Work
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import Answer
 from launcher.slurm.jobs import JobFacts
 
@@ -168,7 +168,8 @@ def test_a_completed_run_does_not_come_back_unless_somebody_waits(
         silent = words[0] == "squeue" and pending is None
         return Answer(words, None if silent else 0, pending or "")
 
-    monkeypatch.setattr(handback, "ask", ask)
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
     allocation.restart_count = restarts
     if in_grace:
         allocation.in_grace_until(time.time() + 60)
@@ -207,7 +208,8 @@ def test_the_job_that_was_queued_early_is_taken_where_there_is_one(
     paths = RunPaths(tmp_path)
     paths.submitit.mkdir()
     (paths.submitit / "5_submitted.pkl").write_text("")
-    monkeypatch.setattr(handback, "ask", ask)
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
     monkeypatch.setattr(handback, "requeue", lambda *words, **_: handback.Done(True))
     monkeypatch.setattr(slurm, "job_facts", lambda *words, **_: JobFacts(job_id="5", state="RUNNING", restarts=0))
     allocation._spec = replace(allocation._spec, restart=RestartSpec(queue_early=True))
@@ -232,8 +234,9 @@ def test_a_continuation_that_somebody_holds_is_told_at_once(allocation, monkeypa
             words, 0, HELD if "--array" in words else f"{HELD.split('|')[1]}|mine" if words[0] == "squeue" else ""
         )
 
-    monkeypatch.setattr(handback, "ask", ask)
-    monkeypatch.setattr(handback, "continuation", lambda *words, **_: handback.Done(True, job_id="9"))
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
+    monkeypatch.setattr(later_jobs, "submit_continuation", lambda *words, **_: handback.Done(True, job_id="9"))
     monkeypatch.setattr(slurm, "job_facts", lambda *words, **_: JobFacts(job_id="5", state="RUNNING", restarts=0))
     monkeypatch.setattr(slurm, "_copy_pickle", lambda *_: None)
     allocation._spec = replace(allocation._spec, restart=RestartSpec(queue_early=True))

@@ -12,7 +12,7 @@ from launcher.node.allocation import slurm_allocation as slurm
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec, Work
-from launcher.slurm import handback
+from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import Answer
 from launcher.slurm.jobs import JobFacts
 
@@ -29,14 +29,15 @@ def test_a_begin_is_of_the_first_job_alone(
         asked.append(words)
         return Answer(words, 0, "6\n" if words[0] == "sbatch" else "")
 
-    monkeypatch.setattr(handback, "ask", ask)
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
     script = tmp_path / "submit.sbatch"
     script.write_text(f"#!/bin/bash\n{'#SBATCH --begin=now+6hours' if begins else ''}\n#SBATCH --nodes=2\n")
     if kind == "replacement":
-        handback.replacement(str(script), [], name="r+node", minutes=5, exclude=[], extra=[], environ={})
+        later_jobs.submit_replacement(str(script), [], name="r+node", minutes=5, exclude=[], extra=[], environ={})
     else:
         extra = {"continuation": [], "early": ["--hold"], "delayed": ["--begin=now+60"]}[kind]
-        handback.continuation(str(script), "5", name="r", environ={}, extra=extra)
+        later_jobs.submit_continuation(str(script), "5", name="r", environ={}, extra=extra)
     begin = [word for word in asked[-1] if word.startswith("--begin")]
 
     assert begin == (["--begin=now"] if begins else []) + (["--begin=now+60"] if kind == "delayed" else [])
@@ -61,7 +62,8 @@ def test_a_hold_is_of_the_first_job_alone(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
         tasks_per_node=1, timeout_min=5, backend="gloo", site=SiteSpec(requeue_allowed=False),
     )  # fmt: skip
-    monkeypatch.setattr(handback, "ask", ask)
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
     monkeypatch.setattr(slurm, "job_facts", lambda *_, **__: facts)
     monkeypatch.setattr(slurm, "controller_time", lambda **_: None)
     monkeypatch.setattr(slurm, "_copy_pickle", lambda *_: None)

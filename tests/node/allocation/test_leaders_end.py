@@ -18,7 +18,7 @@ from launcher.node.agent.membership import Doors
 from launcher.node.allocation import teardown
 from launcher.node.allocation.allocation import HandedBack, SignalMeaning
 from launcher.node.allocation.early_exits import leader_words
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.wire.messages import Hub
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.history import read_history
@@ -133,7 +133,7 @@ def test_an_attempt_that_ended_with_a_sentence_is_told_by_it(
     """Before it claimed anything, or later: in the decision, in the history and by `why`; requeued as ever."""
     spec, paths = run
     if began:
-        fence.claim_attempt(paths, job_id="5")
+        claims.claim_attempt(paths, job_id="5")
         event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
     ends_with(paths, RunDirError(SENTENCE), capfd)
     slurm = Slurm()
@@ -218,7 +218,7 @@ def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pyt
 def test_an_srun_that_was_killed_is_told_from_a_leader_that_was(run, line: str, reason: str) -> None:
     """The shell of the batch script reports its own child alone; of a task that was killed srun itself tells."""
     spec, paths = run
-    fence.claim_attempt(paths, job_id="5")
+    claims.claim_attempt(paths, job_id="5")
     event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
     paths.submitit.mkdir(parents=True, exist_ok=True)
     (paths.submitit / "5_0_log.out").write_text(f"{MARK}5.0\nsubmitit INFO (x) - starting\n{line}\n")
@@ -231,7 +231,7 @@ def test_an_srun_that_was_killed_is_told_from_a_leader_that_was(run, line: str, 
 def test_a_leader_that_stood_still_did_not_die(run) -> None:
     """The agent that acts for it knows better, and `why` has it from there."""
     spec, paths = run
-    fence.claim_attempt(paths, job_id="5")
+    claims.claim_attempt(paths, job_id="5")
     event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
 
     assert teardown.act(spec, paths, Slurm(), said="The leader on n0 did not respond for 28 s") is True

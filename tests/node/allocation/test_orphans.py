@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.node.allocation import leaderless, reach
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_outcome, write_state
@@ -301,7 +301,7 @@ def test_a_slurm_that_was_away_for_longer_than_it_is_asked_is_asked_once_more(co
 
 def test_a_job_that_another_leader_has_taken_over_meanwhile_is_left_to_it(concluded):
     """The first word said so, and there is no second one, which would end that leader's attempt."""
-    assert concluded(acts=[lambda paths: fence.claim_attempt(paths) and False, lambda paths: True]) == ([], 0)
+    assert concluded(acts=[lambda paths: claims.claim_attempt(paths) and False, lambda paths: True]) == ([], 0)
 
 
 def test_a_job_whose_folder_is_away_is_ended_and_says_why(concluded):

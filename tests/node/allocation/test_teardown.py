@@ -15,7 +15,7 @@ from an_event import an_event
 from launcher.errors import SiteError
 from launcher.node.allocation import host_end, slurm_allocation, teardown
 from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 from launcher.node.policy.budgets import Budgets
 from launcher.run import asking, event_lines
 from launcher.run.batch import COMPLETED, JUDGED
@@ -76,7 +76,7 @@ def run(tmp_path):
         tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
     )  # fmt: skip
     paths = RunPaths(tmp_path)
-    fence.claim_attempt(paths, job_id="5")
+    claims.claim_attempt(paths, job_id="5")
     event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5"))
     return spec, paths
 
@@ -259,7 +259,7 @@ def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along
 def test_a_job_whose_run_another_job_leads_ends_quietly(run):
     """Two jobs of one run: the one that was fenced off requeues nothing, or both would go on for ever."""
     spec, paths = run
-    fence.claim_attempt(paths, job_id="6")
+    claims.claim_attempt(paths, job_id="6")
     event_lines.append(paths.events, an_event("attempt_started", attempt=1, job_id="6", restart_count=0))
     slurm = Slurm()
 
@@ -332,13 +332,13 @@ def test_a_slurmctld_that_is_away_for_minutes_is_waited_for(run, silent_for, sec
 def test_a_leader_that_has_begun_while_slurm_was_waited_for_keeps_the_run(run, silent_for):
     """This host alone was cut off from SLURM, which had removed it meanwhile: another one leads, and is not deposed."""
     spec, paths = run
-    slurm = silent_for(Slurm(), 400, lambda: fence.succeed(paths, life="5.0"))
+    slurm = silent_for(Slurm(), 400, lambda: claims.take_over(paths, life="5.0"))
     paths.attempts.joinpath("0", "claim.json").write_text(json.dumps({"life": "5.0"}))
 
     assert teardown.act(spec, paths, slurm) is False
 
     assert slurm.said == []
-    assert fence.is_current(paths, fence.Claim(0, 1))
+    assert claims.is_current(paths, claims.Claim(0, 1))
 
 
 def test_it_is_bounded(run):
@@ -346,7 +346,7 @@ def test_it_is_bounded(run):
     spec, paths = run
     for n in range(1, 4):
         event_lines.append(paths.events, an_event("attempt_started", attempt=n, job_id="5"))
-        fence.claim_attempt(paths, job_id="5")
+        claims.claim_attempt(paths, job_id="5")
     slurm = Slurm()
     slurm.restart_count = 3
 

@@ -1,4 +1,4 @@
-"""Commits with injected failures, damaged checkpoints, garbage, fencing."""
+"""Commits with injected failures, damaged checkpoints, garbage, claims."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import CheckpointError, RunDirError
-from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints import claims, committed, trash
+from launcher.node.checkpoints.claims import Claim
 from launcher.node.checkpoints.committed import Shard
-from launcher.node.checkpoints.fence import Claim
 from launcher.node.leader.verify import Proof
 from launcher.run import files as run_files
 from launcher.run.manifest import hash_file, new_hash, read_manifest, why_damaged
@@ -25,7 +25,7 @@ from launcher.run.paths import RunPaths
 def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path)
     paths.checkpoints.mkdir()
-    fence.claim_attempt(paths, host="h")
+    claims.claim_attempt(paths, host="h")
     return paths
 
 
@@ -126,8 +126,8 @@ def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
     save_durably(paths, 10, 0)
     good, finished = 10, 0
     for trial in range(300):
-        claim = fence.claim_attempt(paths)
-        fence.drop_stale(paths, claim)
+        claim = claims.claim_attempt(paths)
+        trash.move_stale(paths, claim)
         pid = os.fork()
         if pid == 0:
             try:
@@ -198,19 +198,19 @@ def test_a_good_checkpoint_of_that_step_is_kept_and_a_damaged_one_replaced(paths
     (paths.checkpoint(5) / "rank-0").write_bytes(b"hurt")
     commit(paths, 5, write(paths, 5, round_=2, text="new"), round_=2)
     assert (paths.checkpoint(5) / "rank-0").read_bytes() == b"new 5 0"
-    fence.empty_trash(paths)
+    trash.empty(paths)
     assert not list(paths.checkpoints.glob("t*"))
 
 
 def test_garbage_is_collected_but_never_the_good_one(paths):
-    """keep_last of at least 2, multiples and what lies beyond the step just committed stay; the rest is deleted by `empty_trash`, later."""
+    """keep_last of at least 2, multiples and what lies beyond the step just committed stay; the rest is deleted by `trash.empty`, later."""
     for step in (10, 20, 30, 40, 50):
         commit(paths, step, write(paths, step))
 
     committed.collect_garbage(paths, claim=Claim(0), keep_last=1, keep_every_steps=20, good=40)
     assert committed.committed_steps(paths) == [20, 30, 40, 50]
-    (trash,) = paths.checkpoints.glob(f"{fence.TRASH}*")
-    assert trash.name.endswith("step-00000010")
+    (left,) = paths.checkpoints.glob(f"{trash.TRASH}*")
+    assert left.name.endswith("step-00000010")
 
     committed.collect_garbage(paths, claim=Claim(0), keep_last=3, keep_every_steps=None, good=99)
     assert committed.committed_steps(paths) == [20, 30, 40, 50]
@@ -235,8 +235,8 @@ def test_a_second_folder_of_a_step_goes_with_its_round(paths):
     """`save_dir` gives one where a step is saved already, by that very name: it is not kept for ever."""
     paths.checkpoint_tmp(0, 0, 10).with_name(f"{paths.checkpoint_tmp(0, 0, 10).name}-again").mkdir(parents=True)
 
-    fence.discard_unfinished(paths, Claim(0))
-    fence.empty_trash(paths)
+    trash.move_unfinished(paths, Claim(0))
+    trash.empty(paths)
 
     assert list(paths.checkpoints.iterdir()) == []
 
@@ -246,7 +246,7 @@ def test_resubmit_from_a_step_sets_later_ones_aside(paths):
     for step in (10, 20, 30):
         commit(paths, step, write(paths, step))
 
-    moved = committed.set_aside_beyond(paths, 10, fence.claim_attempt(paths))
+    moved = committed.set_aside_beyond(paths, 10, claims.claim_attempt(paths))
 
     assert [p.name for p in moved] == ["aside.1.step-00000020", "aside.1.step-00000030"]
     assert committed.newest_good(paths).step == 10
@@ -264,16 +264,16 @@ def test_another_runs_checkpoint_must_verify(paths):
 
 def test_attempts_are_claimed_once(paths):
     """Numbers go up; the newest is current; who claimed is noted."""
-    assert fence.claim_attempt(paths, host="b", job_id="7") == Claim(1)
-    assert fence.attempts(paths) == [0, 1]
-    assert fence.is_current(paths, Claim(1))
-    assert not fence.is_current(paths, Claim(0))
-    assert fence.claimant(paths, 1)["host"] == "b"
+    assert claims.claim_attempt(paths, host="b", job_id="7") == Claim(1)
+    assert claims.attempts(paths) == [0, 1]
+    assert claims.is_current(paths, Claim(1))
+    assert not claims.is_current(paths, Claim(0))
+    assert claims.claimant(paths, 1)["host"] == "b"
 
 
 def test_racing_claims_get_different_numbers(paths, monkeypatch):
     """Two leaders that both saw attempt 0 as the newest: mkdir lets one through, the other takes the next."""
-    real, raced = fence.attempts, []
+    real, raced = claims.attempts, []
 
     def stale(p):
         numbers = real(p)
@@ -282,38 +282,38 @@ def test_racing_claims_get_different_numbers(paths, monkeypatch):
             (p.attempts / "1").mkdir()
         return numbers
 
-    monkeypatch.setattr(fence, "attempts", stale)
+    monkeypatch.setattr(claims, "attempts", stale)
 
-    assert fence.claim_attempt(paths) == Claim(2)
+    assert claims.claim_attempt(paths) == Claim(2)
 
 
 def test_a_leader_takes_a_dead_ones_place_in_its_attempt(paths):
     """Of the same life, it claims leader-K of that attempt and takes away what was being written; the older one is stale, and says so."""
-    first = fence.claim_attempt(paths, life="7.0")
+    first = claims.claim_attempt(paths, life="7.0")
     shards = write(paths, 10, attempt=first.attempt)
-    second = fence.succeed(paths, life="7.0", host="h")
-    third = fence.succeed(paths, life="7.0")
+    second = claims.take_over(paths, life="7.0", host="h")
+    third = claims.take_over(paths, life="7.0")
     assert (second, third) == (Claim(first.attempt, 1), Claim(first.attempt, 2))
-    assert [fence.is_current(paths, claim) for claim in (first, second, third)] == [False, False, True]
+    assert [claims.is_current(paths, claim) for claim in (first, second, third)] == [False, False, True]
 
-    fence.drop_stale(paths, third)
+    trash.move_stale(paths, third)
     with pytest.raises(FileNotFoundError):  # the rename finds nothing, also where the check was passed before
         commit(paths, 10, shards, claim=first)
     again = write(paths, 10, attempt=third.attempt, round_=1)
-    with pytest.raises(fence.StaleError, match="attempt 1, leader 1 is over"):
+    with pytest.raises(claims.StaleError, match="attempt 1, leader 1 is over"):
         commit(paths, 10, again, claim=second, round_=1)
     assert commit(paths, 10, again, claim=third, round_=1).step == 10
 
-    fence.depose(paths, third.attempt)
-    assert not fence.is_current(paths, third)
-    assert fence.succeed(paths, life="7.1") == Claim(2)
+    claims.depose(paths, third.attempt)
+    assert not claims.is_current(paths, third)
+    assert claims.take_over(paths, life="7.1") == Claim(2)
 
 
 def test_two_leaders_cannot_take_the_same_place(paths, monkeypatch):
     """Both saw that nobody had: mkdir lets one through, the other takes the next."""
-    fence.claim_attempt(paths, life="7.0")
-    monkeypatch.setattr(fence, "_leaders", lambda inside: [])
-    assert [fence.succeed(paths, life="7.0").leader for _ in range(2)] == [1, 2]
+    claims.claim_attempt(paths, life="7.0")
+    monkeypatch.setattr(claims, "_takeovers", lambda inside: [])
+    assert [claims.take_over(paths, life="7.0").leader for _ in range(2)] == [1, 2]
 
 
 def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
@@ -321,7 +321,7 @@ def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
     for step in (1, 2, 3):
         commit(paths, step, write(paths, step))
     shards = write(paths, 4)
-    fence.claim_attempt(paths)
+    claims.claim_attempt(paths)
 
     with pytest.raises(OSError, match="attempt 0 is over") as caught:
         commit(paths, 4, shards)
@@ -333,7 +333,7 @@ def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
 def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, monkeypatch):
     """The check and the newer claim race: the new leader has taken the temporary folder away, the rename fails."""
     shards = write(paths, 4)
-    monkeypatch.setattr(fence, "is_current", lambda p, claim: fence.drop_stale(p, fence.claim_attempt(p)) or True)
+    monkeypatch.setattr(claims, "is_current", lambda p, claim: trash.move_stale(p, claims.claim_attempt(p)) or True)
 
     with pytest.raises(FileNotFoundError):
         commit(paths, 4, shards)
@@ -349,12 +349,12 @@ def test_a_stale_commit_that_passed_its_check_leaves_the_newer_ones_alone(paths,
     shards = write(paths, 4, round_=1)
 
     def checked(p, claim):
-        monkeypatch.setattr(fence, "is_current", lambda p, claim: True)
-        newer = fence.claim_attempt(p).attempt
+        monkeypatch.setattr(claims, "is_current", lambda p, claim: True)
+        newer = claims.claim_attempt(p).attempt
         commit(p, 4, write(p, 4, attempt=newer, text="newer"), attempt=newer)
         return True
 
-    monkeypatch.setattr(fence, "is_current", checked)
+    monkeypatch.setattr(claims, "is_current", checked)
     with pytest.raises(OSError, match="step 4 has been saved by a newer leader"):
         commit(paths, 4, shards, round_=1)
 
@@ -370,7 +370,7 @@ def test_a_damaged_one_that_a_newer_attempt_has_replaced_is_put_back(paths, monk
 
     def replaced(*args):
         monkeypatch.setattr(committed, "write_atomic", real)
-        newer = fence.claim_attempt(paths).attempt
+        newer = claims.claim_attempt(paths).attempt
         commit(paths, 4, write(paths, 4, attempt=newer, text="newer"), attempt=newer)
         real(*args)
 
@@ -386,8 +386,8 @@ def test_a_stale_garbage_collection_that_passed_its_check_deletes_nothing(paths,
     for step in (1, 2, 3):
         commit(paths, step, write(paths, step))
     answers = iter([True])
-    monkeypatch.setattr(fence, "is_current", lambda p, claim: next(answers, False))
-    fence.claim_attempt(paths)
+    monkeypatch.setattr(claims, "is_current", lambda p, claim: next(answers, False))
+    claims.claim_attempt(paths)
 
     committed.collect_garbage(paths, claim=Claim(0), keep_last=2, keep_every_steps=None, good=3)
 
@@ -399,7 +399,7 @@ def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
     commit(paths, 1, write(paths, 1))
     os.rename(paths.checkpoint(1), paths.checkpoints / "leaving.0.step-00000001")
 
-    fence.drop_stale(paths, fence.claim_attempt(paths))
+    trash.move_stale(paths, claims.claim_attempt(paths))
 
     assert committed.newest_good(paths).step == 1
     assert [p.name for p in paths.checkpoints.iterdir()] == ["step-00000001"]
@@ -408,7 +408,7 @@ def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
 def test_a_stale_attempt_sets_nothing_aside(paths):
     """`resubmit --from` of an older attempt: checkpoints beyond that step may be the newer one's."""
     commit(paths, 9, write(paths, 9))
-    fence.claim_attempt(paths)
+    claims.claim_attempt(paths)
 
     assert committed.set_aside_beyond(paths, 1, Claim(0)) == []
     assert committed.committed_steps(paths) == [9]
@@ -418,12 +418,12 @@ def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
     """tmp folders of older claims and unfinished deletions go; committed ones stay."""
     commit(paths, 1, write(paths, 1))
     write(paths, 2)
-    claim = fence.claim_attempt(paths)
+    claim = claims.claim_attempt(paths)
     write(paths, 3, attempt=claim.attempt)
     (paths.checkpoints / "trash.1.2.step-00000000").mkdir()
 
-    fence.drop_stale(paths, claim)
-    fence.empty_trash(paths)
+    trash.move_stale(paths, claim)
+    trash.empty(paths)
 
     assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-00000001"]
 
@@ -436,7 +436,7 @@ def test_a_disk_that_does_not_answer_is_no_newer_attempt(paths, away, number):
 
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
         commit(paths, 1, shards)
-    assert not isinstance(caught.value, fence.StaleError)
+    assert not isinstance(caught.value, claims.StaleError)
     away.come_back()
     assert commit(paths, 1, shards).step == 1  # what the ranks have written is there still
 
@@ -474,7 +474,7 @@ def test_no_checkpoint_is_deleted_by_who_does_not_know_that_it_may(paths, away, 
     """The check behind the move out of sight cannot be made: every checkpoint is put back."""
     for step in (1, 2, 3):
         commit(paths, step, write(paths, step))
-    real, looks = fence.is_current, []
+    real, looks = claims.is_current, []
 
     def once(p, claim):
         looks.append(claim)
@@ -482,7 +482,7 @@ def test_no_checkpoint_is_deleted_by_who_does_not_know_that_it_may(paths, away, 
             away.refuse(paths.attempts, times=1)
         return real(p, claim)
 
-    monkeypatch.setattr(fence, "is_current", once)
+    monkeypatch.setattr(claims, "is_current", once)
     with pytest.raises(OSError, match="Input/output"):
         committed.collect_garbage(paths, claim=Claim(0), keep_last=2, keep_every_steps=None, good=3)
 
@@ -496,11 +496,11 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
     leaving = paths.checkpoints / "leaving.0.step-00000001"
     os.rename(paths.checkpoint(1), leaving)
     away.refuse(leaving, times=1)
-    claim = fence.claim_attempt(paths)
+    claim = claims.claim_attempt(paths)
 
     with pytest.raises(OSError, match="Input/output"):
-        fence.drop_stale(paths, claim)
-    fence.drop_stale(paths, claim)
+        trash.move_stale(paths, claim)
+    trash.move_stale(paths, claim)
 
     assert committed.newest_good(paths).step == 1
 
@@ -508,13 +508,13 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
 def test_what_an_older_attempt_was_writing_is_taken_away_or_it_is_said(paths, away):
     """Its rename would still commit it: an attempt does not begin before that is gone."""
     write(paths, 2)
-    claim = fence.claim_attempt(paths)
+    claim = claims.claim_attempt(paths)
     away.refuse(paths.checkpoint_tmp(0, 0, 2), times=1)
 
     with pytest.raises(OSError, match="Input/output"):
-        fence.drop_stale(paths, claim)
-    fence.drop_stale(paths, claim)
-    fence.empty_trash(paths)
+        trash.move_stale(paths, claim)
+    trash.move_stale(paths, claim)
+    trash.empty(paths)
 
     assert list(paths.checkpoints.iterdir()) == []
 
@@ -524,7 +524,7 @@ def test_a_run_directory_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "attempts").write_text("")
 
     with pytest.raises(RunDirError, match="cannot be written"):
-        fence.claim_attempt(RunPaths(tmp_path))
+        claims.claim_attempt(RunPaths(tmp_path))
 
 
 def test_reading_stops_when_the_round_is_over(paths):

@@ -8,7 +8,7 @@ import pytest
 from acts import stop_at
 
 from launcher.node.allocation.allocation import SignalMeaning
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 
 
 @pytest.mark.parametrize(("how", "last"), [("continuation", "end_step"), ("requeue", "pull_forward")])
@@ -50,7 +50,7 @@ def test_a_deposed_leader_asks_slurm_no_more(world, virtual):
         await stop_at(w, 12)()
         await w.until(lambda: w.events("decision"))
         await asyncio.sleep(10.0)
-        fence.depose(w.paths, 0)
+        claims.depose(w.paths, 0)
         left.append(asyncio.get_running_loop().time())
 
     left: list[float] = []

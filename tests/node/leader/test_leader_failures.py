@@ -429,14 +429,14 @@ def test_a_large_checkpoint_is_read_while_the_round_runs(world, virtual, monkeyp
 
 def test_a_stale_leader_goes_without_a_word(world, virtual):
     """A newer attempt is claimed: the old leader stops its round, commits nothing, writes no outcome."""
-    from launcher.node.checkpoints import fence
+    from launcher.node.checkpoints import claims
 
     w = world(checkpoint={"interval_steps": 10})
     w.total_steps = 2000
 
     async def newer():
         await w.until(lambda: bool(w.events("saved")))
-        fence.claim_attempt(w.paths)
+        claims.claim_attempt(w.paths)
 
     ending = virtual(w.attempt_once(newer))
 

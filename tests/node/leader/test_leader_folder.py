@@ -16,7 +16,7 @@ from an_event import an_event
 
 from launcher.errors import RunDirError
 from launcher.node.allocation.allocation import SignalMeaning
-from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints import claims, committed
 from launcher.run import event_lines
 from launcher.run.asking import PATIENCE_S
 
@@ -321,7 +321,7 @@ def test_a_claim_that_was_made_behind_an_error_is_nobodys(world, virtual, away, 
 
     assert virtual(w.attempt_once()).state == "completed"
     assert away.refused[0].endswith("attempts/0/claim.json")
-    assert fence.attempts(w.paths) == [0, 1]
+    assert claims.attempts(w.paths) == [0, 1]
 
 
 def test_an_older_file_that_is_the_newest_to_be_seen_is_no_progress(world, virtual, away):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import trash
 
 
 def deaths_at(w, steps):
@@ -131,7 +131,7 @@ def test_nobody_waits_for_the_deletion_of_a_lost_save(world, virtual, monkeypatc
             begun.set()
             deleted.put(slow.wait(200))
 
-    monkeypatch.setattr(fence.shutil, "rmtree", rmtree)
+    monkeypatch.setattr(trash.shutil, "rmtree", rmtree)
     w = world(nodes=2, checkpoint={"interval_steps": 10})
     w.hooks[9] = [lambda worker: setattr(w, "disk_full", True)]
     w.hooks[15] = [lambda worker: setattr(w, "disk_full", False)]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from launcher.node.allocation.allocation import SignalMeaning
-from launcher.node.checkpoints import fence
+from launcher.node.checkpoints import claims
 
 SAVES = {"interval_steps": 5, "keep_last": 9}
 
@@ -433,7 +433,7 @@ def test_a_leader_whose_place_was_taken_sends_nobody_away(world, virtual):
 
     async def script():
         await w.until(lambda: any(x.entered >= 12 for n in w.nodes for x in n.workers))
-        fence.succeed(w.paths, life="local.0")
+        claims.take_over(w.paths, life="local.0")
 
     assert virtual(w.attempt_once(script)).state == "requeued"
     assert "shutdown" not in [m["type"] for m in w.keeper.heard]

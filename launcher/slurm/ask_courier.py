@@ -19,7 +19,7 @@ POLL_S = 0.1
 """Seconds between two looks for a file."""
 
 
-def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
+def ask_courier(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
     """Have ``words`` run outside and return an answer's fields; None without a courier, or when it does not answer in time.
 
     Only the words leave the container, never the environment: whether the allocation's own variables are to be hidden is

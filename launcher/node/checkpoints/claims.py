@@ -3,10 +3,7 @@
 A claim is ``attempts/N``, made by exclusive ``mkdir``: two leaders can never hold the same number, also when SLURM's own
 requeue and a continuation job both happen. A leader that takes the place of a dead one in the same attempt claims
 ``attempts/N/leader-K`` in the same way. A leader that finds a higher number is stale. The check alone could race
-with a newer claim. Therefore a new leader also takes away every ``tmp.*`` folder of older claims. The rename that commits a
-checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename. To delete a committed
-checkpoint, it is renamed *before* the check, and put back when the check fails: a later claimant finds it in place or
-gone, and never loses one of its own.
+with a newer claim: `launcher.node.checkpoints.trash` says what is done about that.
 
 An agent that hands the job back for a leader that stands still marks the leader's attempt first: if that leader goes on,
 its attempt is over before a newer one begins.
@@ -17,10 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
-import shutil
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,18 +21,14 @@ from typing import Any
 from launcher.errors import RunDirError
 from launcher.frozen import frozen
 from launcher.run import clock
-from launcher.run.asking import OwnError, exists, load_object, may_pass, names
+from launcher.run.asking import OwnError, load_object, may_pass, names
 from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.units import whole_number
 
-TRASH = "trash."
-"""Folders that are being deleted begin with this; nobody reads them."""
 _DEPOSED = "deposed"
 _LEADER = "leader-"
 """Begins the names of the claims of leaders that took the place of a dead one; the number follows, from 1."""
-_LEAVING = "leaving."
-"""Begins the names of checkpoints whose deletion is not yet allowed; the attempt and the name follow."""
 
 
 @frozen
@@ -77,7 +66,7 @@ def claim_attempt(paths: RunPaths, **who: Any) -> Claim:
     return _written(paths, claim)
 
 
-def succeed(paths: RunPaths, *, life: str, **who: Any) -> Claim:
+def take_over(paths: RunPaths, *, life: str, **who: Any) -> Claim:
     """Take the place of the leader that has died in this ``life`` of the allocation; the next attempt where none had begun.
 
     Raises as `claim_attempt` does.
@@ -88,7 +77,7 @@ def succeed(paths: RunPaths, *, life: str, **who: Any) -> Claim:
         if newest < 0 or claimant(paths, newest).get("life") != life:
             return claim_attempt(paths, life=life, **who)
         folder = paths.attempts / str(newest)
-        first = max(_leaders(names(folder, paths.root)), default=0) + 1
+        first = max(_takeovers(names(folder, paths.root)), default=0) + 1
         return Claim(newest, _take_next(folder, _LEADER, first, {"life": life, **who}))
 
     return _written(paths, claim)
@@ -126,7 +115,7 @@ def newest_claimant(paths: RunPaths) -> dict[str, Any]:
     newest = max(attempts(paths), default=None)
     if newest is None:
         return {}
-    if not (number := leaders(paths, newest)):
+    if not (number := takeovers(paths, newest)):
         return claimant(paths, newest)
     return load_object(paths.attempts / str(newest) / f"{_LEADER}{number}" / "claim.json", paths.root) or {}
 
@@ -134,15 +123,15 @@ def newest_claimant(paths: RunPaths) -> dict[str, Any]:
 def newest_claim(paths: RunPaths) -> Claim | None:
     """Return what the newest leader holds; None where none has begun. Raises OSError when that is not known."""
     newest = max(attempts(paths), default=None)
-    return None if newest is None else Claim(newest, leaders(paths, newest))
+    return None if newest is None else Claim(newest, takeovers(paths, newest))
 
 
-def leaders(paths: RunPaths, attempt: int) -> int:
+def takeovers(paths: RunPaths, attempt: int) -> int:
     """Return how many leaders have taken a dead one's place in ``attempt``. Raises OSError when that is not known."""
-    return max(_leaders(names(paths.attempts / str(attempt), paths.root)), default=0)
+    return max(_takeovers(names(paths.attempts / str(attempt), paths.root)), default=0)
 
 
-def _leaders(inside: Iterable[str]) -> list[int]:
+def _takeovers(inside: Iterable[str]) -> list[int]:
     """Return the numbers of the leaders that took a dead one's place, by the names ``inside`` an attempt's folder."""
     numbers = [whole_number(name[len(_LEADER) :]) for name in inside if name.startswith(_LEADER)]
     return [number for number in numbers if number is not None]
@@ -170,114 +159,14 @@ def is_current(paths: RunPaths, claim: Claim) -> bool:
     if newest > claim.attempt:
         return False
     inside = names(paths.attempts / str(newest), paths.root)
-    return _DEPOSED not in inside and max(_leaders(inside), default=0) <= claim.leader
+    return _DEPOSED not in inside and max(_takeovers(inside), default=0) <= claim.leader
 
 
-def is_succeeded(paths: RunPaths, claim: Claim) -> bool:
+def was_taken_over(paths: RunPaths, claim: Claim) -> bool:
     """Whether another leader has taken this one's place in the attempt. False when the folder cannot be read."""
     try:
         newest = max(attempts(paths), default=-1)
         inside = names(paths.attempts / str(claim.attempt), paths.root)
     except OSError:
         return False
-    return newest == claim.attempt and _DEPOSED not in inside and max(_leaders(inside), default=0) > claim.leader
-
-
-def drop_stale(paths: RunPaths, claim: Claim) -> None:
-    """Take away what the leaders of older claims were still writing, put back what they were about to delete.
-
-    Nothing is written for this claim yet: all that is there was begun for older ones.
-
-    What is taken away is renamed alone, for `empty_trash`. Raises OSError when the folder cannot be listed, or one of them stays.
-    """
-    for folder in _folders(paths):
-        if folder.name.startswith(_LEAVING):
-            _put_back(folder)
-        elif (older := _attempt_of(folder.name)) is not None and older <= claim.attempt:
-            _renamed(folder, _trash_of(folder))
-
-
-def empty_trash(paths: RunPaths) -> None:
-    """Delete what has been taken away. Terabytes on a slow file system take minutes; what stays now the next attempt deletes."""
-    with contextlib.suppress(OSError):
-        for folder in _folders(paths):
-            if folder.name.startswith(TRASH):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def empty_trash_beside(paths: RunPaths) -> None:
-    """Do `empty_trash` in a thread that neither the leader's loop nor the process's end waits for."""
-    threading.Thread(target=empty_trash, args=(paths,), name="trash", daemon=True).start()
-
-
-def discard_unfinished(paths: RunPaths, claim: Claim) -> None:
-    """Take away what earlier rounds of this leader were still writing, for `empty_trash`. What is missed now the next call finds."""
-    with contextlib.suppress(OSError):
-        if not is_current(paths, claim):
-            return  # a newer leader's rounds are of the same attempt
-        for folder in _folders(paths):
-            if _attempt_of(folder.name) == claim.attempt:
-                throw_away(folder)
-
-
-def take_away(paths: RunPaths, checkpoint: Path, claim: Claim) -> None:
-    """Take a committed checkpoint away, for `empty_trash`, unless there is a newer claim. A missing one is no error.
-
-    Raises OSError when that is not known: the checkpoint is put back, here or by the next leader.
-    """
-    leaving = checkpoint.parent / f"{_LEAVING}{claim.attempt}.{checkpoint.name}"
-    if not _renamed(checkpoint, leaving):
-        return
-    current = False
-    try:
-        current = is_current(paths, claim)
-    finally:
-        (throw_away if current else _put_back)(leaving)
-
-
-def _put_back(leaving: Path) -> None:
-    try:
-        _renamed(leaving, leaving.parent / leaving.name.split(".", 2)[2])  # missing: its deletion went on
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        discard(leaving)  # its step has been saved anew meanwhile
-
-
-def discard(folder: Path) -> None:
-    """Delete a folder: renamed first, so that nobody ever sees half of it. One that is missing, or stays, is no error."""
-    trash = _trash_of(folder)
-    with contextlib.suppress(OSError):
-        if _renamed(folder, trash):
-            shutil.rmtree(trash, ignore_errors=True)
-
-
-def throw_away(folder: Path) -> None:
-    """Take a folder away, for `empty_trash`. One that is missing, or stays, is no error."""
-    with contextlib.suppress(OSError):
-        _renamed(folder, _trash_of(folder))
-
-
-def _trash_of(folder: Path) -> Path:
-    return folder.parent / f"{TRASH}{os.getpid()}.{time.monotonic_ns()}.{folder.name}"
-
-
-def _renamed(folder: Path, target: Path) -> bool:
-    """Rename a folder in ``checkpoints``; False when it is certainly missing. Raises OSError."""
-    try:
-        os.rename(folder, target)
-    except FileNotFoundError:
-        if exists(folder, folder.parent.parent):
-            raise
-        return False
-    return True
-
-
-def _attempt_of(name: str) -> int | None:
-    parts = name.split(".")
-    return whole_number(parts[1]) if len(parts) == 4 and parts[0] == "tmp" else None
-
-
-def _folders(paths: RunPaths) -> list[Path]:
-    """List ``checkpoints``. Raises OSError when that is not possible."""
-    return [paths.checkpoints / name for name in names(paths.checkpoints, paths.root)]
+    return newest == claim.attempt and _DEPOSED not in inside and max(_takeovers(inside), default=0) > claim.leader

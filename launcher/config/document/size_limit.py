@@ -8,7 +8,7 @@ from launcher.errors import ConfigError
 
 
 @dataclass
-class Room:
+class SizeLimit:
     """How many characters may still be made; several readers may share one."""
 
     left: int
