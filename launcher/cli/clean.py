@@ -130,12 +130,12 @@ def _removed(found: list[Old]) -> list[Old]:
 
 def _remove(old: Old) -> None:
     """Remove one run that is still as it was when it was listed. Raises StateError for another, RunDirError, OSError."""
-    from launcher.submission.folder.run_folder import alone
+    from launcher.submission.folder.replace_files import lock
     from launcher.submission.sweeps.points import runs_at
 
     root = Path(os.path.realpath(old.dir))
     going = root.with_name(f"{_GOING}{root.name}")
-    with alone(root):
+    with lock(root):
         if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
             raise StateError("it has gone on since it was listed")
         os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked

@@ -67,11 +67,11 @@ def _forget_passed(paths: RunPaths) -> None:
 
     A resubmission of this moment has written its own: both do it alone, and SLURM is asked again.
     """
-    from launcher.submission.folder.run_folder import alone_with
+    from launcher.submission.folder.replace_files import lock_run
 
     with contextlib.suppress(LauncherError, OSError):
         if paths.passed.exists():
-            with alone_with(paths):
+            with lock_run(paths):
                 if not locate(paths).alive(fresh=True):
                     paths.passed.unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import alone_with, left_behind, put_left_back, replacing
+from launcher.submission.folder.replace_files import kept_files, lock_run, replacing, restore_kept
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan
@@ -224,7 +224,7 @@ def _refuse_hold(paths: RunPaths) -> None:
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     _refuse_hold(paths)
-    with alone_with(paths):
+    with lock_run(paths):
         return _resubmit(paths, how)
 
 
@@ -236,7 +236,7 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     with make_folder.writing(paths.root):
-        put_left_back([paths])
+        restore_kept([paths])
     outcome = read_end(paths) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
         raise StateError(
@@ -307,9 +307,9 @@ def _copy_of(paths: RunPaths, loaded: LoadedJob) -> CodeFacts:
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
     _refuse_hold(paths)
-    if left_behind(paths):
-        with alone_with(paths), make_folder.writing(paths.root):
-            put_left_back([paths])
+    if kept_files(paths):
+        with lock_run(paths), make_folder.writing(paths.root):
+            restore_kept([paths])
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")

@@ -24,7 +24,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import cancel
-from launcher.submission.folder.run_folder import alone_with
+from launcher.submission.folder.replace_files import lock_run
 
 
 class Site:
@@ -214,7 +214,7 @@ def test_a_run_that_nobody_could_end_loses_its_passed_values(
     site.command("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     end(site.paths, capsys)
     site.command("squeue", "true")
-    with alone_with(site.paths):
+    with lock_run(site.paths):
         end(site.paths, capsys)
     kept = site.paths.passed.exists()
 

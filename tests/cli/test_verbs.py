@@ -24,7 +24,7 @@ from launcher.run.processes import mark_of
 from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import liveness
-from launcher.submission.folder.run_folder import alone
+from launcher.submission.folder.replace_files import lock
 
 
 @pytest.fixture
@@ -266,17 +266,17 @@ def test_clean_leaves_a_run_that_was_started_again_while_it_asked(
     for paths in (again, busy, old):
         write_outcome(paths.outcome, {"state": "completed"})
     listed = clean._candidates
-    lock = contextlib.ExitStack()
+    held = contextlib.ExitStack()
 
     def meanwhile(*words: object) -> list[clean.Old]:
         found = listed(*words)  # type: ignore[arg-type]
         again.outcome.unlink()
         (runs.parent / "fake" / "queue").write_text(squeue_line("42", "RUNNING"))
-        lock.enter_context(alone(busy.root))
+        held.enter_context(lock(busy.root))
         return found
 
     monkeypatch.setattr(clean, "_candidates", meanwhile)
-    with lock:
+    with held:
         assert main(["clean", "--name", "net", "--yes"]) == 11
 
     assert [p.root.exists() for p in (again, busy, old)] == [True, True, False]

@@ -66,7 +66,7 @@ def claim_attempt(paths: RunPaths, **who: Any) -> Claim:
     return _written(paths, claim)
 
 
-def take_over(paths: RunPaths, *, life: str, **who: Any) -> Claim:
+def claim_takeover(paths: RunPaths, *, life: str, **who: Any) -> Claim:
     """Take the place of the leader that has died in this ``life`` of the allocation; the next attempt where none had begun.
 
     Raises as `claim_attempt` does.

@@ -131,7 +131,7 @@ class Leader:
         allocation, paths, spec = self.allocation, self.paths, self.spec
         left = await self.blocking(lambda: read_state(paths.state)) if self.revived else {}
         clock.set_from(left)
-        claim_it = claims.take_over if self.revived else claims.claim_attempt
+        claim_it = claims.claim_takeover if self.revived else claims.claim_attempt
         claim = await self._patiently(
             lambda: claim_it(
                 paths,

@@ -21,7 +21,7 @@ from launcher.submission import submit
 from launcher.submission.facts.facts import Facts, SlurmFacts
 from launcher.submission.facts.gather import gather_facts
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import write_about, write_own
+from launcher.submission.folder.run_folder import write_environment, write_own
 from launcher.submission.liveness import spec_of
 from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -148,5 +148,5 @@ def _write(made: SubmissionPlan, hold: RunPaths, argv: Sequence[str]) -> None:
         like=hold.code,
     )
     snapshot.link_launcher(hold.lib, paths.lib)
-    write_about(paths.root, made, argv)
+    write_environment(paths.root, made, argv)
     write_own(made, by="submit", new=True)

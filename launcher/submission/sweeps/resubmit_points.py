@@ -24,7 +24,8 @@ from launcher.run.state import read_end, read_outcome
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.run_folder import alone, mode_in, put_left_back, replacing, write_own, write_shared
+from launcher.submission.folder.replace_files import lock, replacing, restore_kept
+from launcher.submission.folder.run_folder import mode_in, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -50,7 +51,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     """
     for paths in points:
         require_own(paths.root)
-    with alone(sweep):
+    with lock(sweep):
         return _resubmit_points(sweep, points, how)
 
 
@@ -58,7 +59,7 @@ def _resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> lis
     if not await_end([locate(paths) for paths in points]):
         raise StateError(f"{sweep.name}: some of these points are still ending in SLURM; try again in a minute")
     with make_folder.writing(sweep):
-        put_left_back(points)
+        restore_kept(points)
     groups: dict[str, list[Resubmission]] = {}
     for paths in points:
         again = resubmit.prepare(paths, how)

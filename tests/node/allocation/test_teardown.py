@@ -332,7 +332,7 @@ def test_a_slurmctld_that_is_away_for_minutes_is_waited_for(run, silent_for, sec
 def test_a_leader_that_has_begun_while_slurm_was_waited_for_keeps_the_run(run, silent_for):
     """This host alone was cut off from SLURM, which had removed it meanwhile: another one leads, and is not deposed."""
     spec, paths = run
-    slurm = silent_for(Slurm(), 400, lambda: claims.take_over(paths, life="5.0"))
+    slurm = silent_for(Slurm(), 400, lambda: claims.claim_takeover(paths, life="5.0"))
     paths.attempts.joinpath("0", "claim.json").write_text(json.dumps({"life": "5.0"}))
 
     assert teardown.act(spec, paths, slurm) is False

@@ -291,8 +291,8 @@ def test_a_leader_takes_a_dead_ones_place_in_its_attempt(paths):
     """Of the same life, it claims leader-K of that attempt and takes away what was being written; the older one is stale, and says so."""
     first = claims.claim_attempt(paths, life="7.0")
     shards = write(paths, 10, attempt=first.attempt)
-    second = claims.take_over(paths, life="7.0", host="h")
-    third = claims.take_over(paths, life="7.0")
+    second = claims.claim_takeover(paths, life="7.0", host="h")
+    third = claims.claim_takeover(paths, life="7.0")
     assert (second, third) == (Claim(first.attempt, 1), Claim(first.attempt, 2))
     assert [claims.is_current(paths, claim) for claim in (first, second, third)] == [False, False, True]
 
@@ -306,14 +306,14 @@ def test_a_leader_takes_a_dead_ones_place_in_its_attempt(paths):
 
     claims.depose(paths, third.attempt)
     assert not claims.is_current(paths, third)
-    assert claims.take_over(paths, life="7.1") == Claim(2)
+    assert claims.claim_takeover(paths, life="7.1") == Claim(2)
 
 
 def test_two_leaders_cannot_take_the_same_place(paths, monkeypatch):
     """Both saw that nobody had: mkdir lets one through, the other takes the next."""
     claims.claim_attempt(paths, life="7.0")
     monkeypatch.setattr(claims, "_takeovers", lambda inside: [])
-    assert [claims.take_over(paths, life="7.0").leader for _ in range(2)] == [1, 2]
+    assert [claims.claim_takeover(paths, life="7.0").leader for _ in range(2)] == [1, 2]
 
 
 def test_a_stale_attempt_can_neither_commit_nor_delete(paths):

@@ -433,7 +433,7 @@ def test_a_leader_whose_place_was_taken_sends_nobody_away(world, virtual):
 
     async def script():
         await w.until(lambda: any(x.entered >= 12 for n in w.nodes for x in n.workers))
-        claims.take_over(w.paths, life="local.0")
+        claims.claim_takeover(w.paths, life="local.0")
 
     assert virtual(w.attempt_once(script)).state == "requeued"
     assert "shutdown" not in [m["type"] for m in w.keeper.heard]

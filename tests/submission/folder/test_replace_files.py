@@ -9,8 +9,8 @@ import pytest
 
 from launcher.run.files import read_lines, write_atomic
 from launcher.run.paths import RunPaths
-from launcher.submission.folder import run_folder
-from launcher.submission.folder.run_folder import put_left_back, replacing
+from launcher.submission.folder import replace_files
+from launcher.submission.folder.replace_files import replacing, restore_kept
 
 NAMES = ("outcome.json", "lib")
 
@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_put_back_keeps_no_other_run_from_it(
 
     def resubmit() -> None:
         with replacing(runs, NAMES):
-            monkeypatch.setattr(run_folder.os, "replace", failing)
+            monkeypatch.setattr(replace_files.os, "replace", failing)
             raise ValueError("SLURM refuses")
 
     with pytest.raises(OSError, match="stale"):
@@ -76,14 +76,14 @@ def test_once_queued_no_failure_puts_the_old_files_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
 ) -> None:
     """A removal that fails afterwards, or Ctrl-C in it, leaves the new files: the job that reads them is queued."""
-    runs, remove = _runs(tmp_path), run_folder._remove
+    runs, remove = _runs(tmp_path), replace_files.remove
 
     def failing(path: Path) -> None:
         if path.exists() and path.name.startswith(".before."):
             raise problem
         remove(path)
 
-    monkeypatch.setattr(run_folder, "_remove", failing)
+    monkeypatch.setattr(replace_files, "remove", failing)
     try:
         with replacing(runs, NAMES):
             for paths in runs:
@@ -114,10 +114,10 @@ def test_what_a_killed_resubmission_left_is_put_back_unless_it_was_recorded(tmp_
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_folder, "_put_back", lambda *_, **__: None)
+        patch.setattr(replace_files, "_put_back", lambda *_, **__: None)
         with pytest.raises(Killed):
             resubmit()
-    put_left_back([paths, other])
+    restore_kept([paths, other])
 
     assert [p.name for p in paths.lib.iterdir()] == ["new" if recorded else "old"]
     assert (paths.spec.read_text(), paths.outcome.exists()) == (("new", False) if recorded else ("old", True))
