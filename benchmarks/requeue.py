@@ -45,7 +45,7 @@ if os.environ["SLURM_PROCID"] == "0":
         done = handback.requeue(here.own_id, restart_count=here.restart_count)
         with open(sys.argv[1] + ".requeued", "w") as f:
             f.write(str(time.time()))
-        forward = handback.pull_forward(here.own_id, 3 if way == "leader" else 15, version="")
+        forward = handback.pull_forward(here.own_id, 3 if way == "leader" else 15)
         assert done.ok and forward.ok, (done, forward)
 """
 LAST = """

@@ -95,8 +95,6 @@ class SiteSpec:
     has_epilog: bool = False
     ages_held_jobs: bool = False
     """Jobs that are held gain priority by age."""
-    slurm_version: str = ""
-    """As SLURM gives it, such as 24.11.5; "" where it was not asked."""
 
 
 @frozen(kw_only=True)

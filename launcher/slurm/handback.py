@@ -91,24 +91,26 @@ def _taken(facts: JobFacts | None, restart_count: int) -> bool:
     )
 
 
-def may_update(job_id: str, version: str) -> bool:
-    """Return whether what slurmdbd hears of the requeued job may be changed on this ``version`` of SLURM: StartTime and size.
+def may_update(job_id: str) -> bool:
+    """Return whether what slurmdbd hears of the requeued job may be changed: StartTime and size.
 
-    Some versions never get over that where the job has lost a node (`launcher.slurm.versions`): the accounting of the whole site stops.
+    Some versions of SLURM never get over that where the job has lost a node (`launcher.slurm.versions`): the accounting of the whole site
+    stops. slurmctld is asked for its version, which may have been another one when the run was submitted; no answer counts as such a version.
     """
-    if not blocks_accounting(version):
-        return True
     facts = job_facts(job_id, timeout_s=ASK_S)
-    return facts is not None and not facts.resized
+    if facts is not None and not facts.resized:
+        return True
+    version = re.search(r"^SLURM_VERSION *= *(\S+)", _ask_again("scontrol", "show", "config").out, re.MULTILINE)
+    return version is not None and not blocks_accounting(version[1])
 
 
-def pull_forward(job_id: str, lead_s: int = NET_LEAD_S, *, version: str) -> Done:
+def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
     """Let the requeued job start in ``lead_s`` seconds instead of after the 121 s in which its old credential lives.
 
     If the job's last process ends after that time, SLURM sets the full delay again: this is the net under the last act of
     that process (`launcher.slurm.restart`), which knows better.
     """
-    return _update_heard(job_id, version, f"StartTime=now+{int(lead_s)}seconds")
+    return _update_heard(job_id, f"StartTime=now+{int(lead_s)}seconds")
 
 
 def exclude(job_id: str, hosts: Sequence[str]) -> Done:
@@ -118,14 +120,14 @@ def exclude(job_id: str, hosts: Sequence[str]) -> Done:
     return update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
-def set_nodes(job_id: str, least: int, most: int, *, version: str) -> Done:
+def set_nodes(job_id: str, least: int, most: int) -> Done:
     """Change how many nodes the pending job asks for."""
-    return _update_heard(job_id, version, f"NumNodes={least}-{most}")
+    return _update_heard(job_id, f"NumNodes={least}-{most}")
 
 
-def ask_for_one_cpu(job_id: str, *, version: str) -> Done:
+def ask_for_one_cpu(job_id: str) -> Done:
     """Have the pending job take one CPU of one node: nothing is left to do in it but to end."""
-    return _update_heard(job_id, version, "NumNodes=1-1", "NumTasks=1", "NumCPUs=1")
+    return _update_heard(job_id, "NumNodes=1-1", "NumTasks=1", "NumCPUs=1")
 
 
 def wishes(job_id: str) -> dict[str, str]:
@@ -204,9 +206,9 @@ def cancel(job_id: str) -> Done:
     return Done(answer.ok, answer.problem)
 
 
-def _update_heard(job_id: str, version: str, *settings: str) -> Done:
-    """Change what slurmdbd hears of, where this ``version`` of SLURM bears that (`may_update`)."""
-    if not may_update(job_id, version):
+def _update_heard(job_id: str, *settings: str) -> Done:
+    """Change what slurmdbd hears of, where SLURM bears that (`may_update`)."""
+    if not may_update(job_id):
         return Done(False, "that would block its accounting", forbidden=True)
     return update(job_id, *settings)
 

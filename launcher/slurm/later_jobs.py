@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.slurm.commands import Answer, ask
@@ -137,13 +137,29 @@ def move_dependents(old: str, new: str) -> list[str]:
 
     For SLURM ``old`` is about to have ended well, and they would start.
     """
-    moved = []
+    return _change_dependencies(
+        new, lambda terms: [re.sub(rf"(?<=:){re.escape(old)}(?![\d_])", new, term) for term in terms]
+    )
+
+
+def free_dependents(job_id: str) -> list[str]:
+    """Have pending jobs of this user wait no longer for the success of ``job_id``, whose run has completed; returns their ids."""
+    return _change_dependencies(job_id, lambda terms: [term for term in terms if term != f"afterok:{job_id}"])
+
+
+def _change_dependencies(besides: str, change: Callable[[list[str]], list[str]]) -> list[str]:
+    """Change what this user's pending jobs wait for, but not the job ``besides``; returns the ids of those that were changed."""
+    changed = []
     for job_id, said in _pending("%i|%E"):
         plain = re.sub(r"\([^)]*\)", "", said)  # afterok:12(unfulfilled)
-        changed = re.sub(rf"(?<=:){re.escape(old)}(?![\d_])", new, plain)
-        if job_id != new and changed != plain and update(job_id, f"Dependency={changed}").ok:
-            moved.append(job_id)
-    return moved
+        separator = "?" if "?" in plain else ","  # one of them, or all
+        terms = plain.split(separator)
+        after = change(terms)
+        if separator == "?" and len(after) < len(terms):
+            after = []
+        if job_id != besides and after != terms and update(job_id, f"Dependency={separator.join(after)}").ok:
+            changed.append(job_id)
+    return changed
 
 
 def _pending(columns: str, *options: str) -> Iterator[list[str]]:

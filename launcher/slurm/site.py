@@ -285,5 +285,4 @@ def policy(site: Site, partition: str | None = None, qos: str | None = None) -> 
     return SiteSpec(
         grace_s=grace if mode != "OFF" else 0, kill_wait_s=site.kill_wait_s, preempt_mode=mode,
         requeue_allowed=site.job_requeue, has_epilog=site.has_epilog, ages_held_jobs=site.ages_held_jobs,
-        slurm_version=site.version,
     )  # fmt: skip

@@ -95,21 +95,26 @@ def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed,
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("awaited", [False, pytest.param(True, marks=pytest.mark.long)], ids=["alone", "awaited"])
+@pytest.mark.parametrize(
+    "user",
+    ["", pytest.param("root", marks=pytest.mark.long), pytest.param("nobody", marks=pytest.mark.long)],
+    ids=["alone", "awaited", "awaited by another user"],
+)
 def test_the_first_host_killed_with_a_spare(
-    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, awaited: bool
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, user: str
 ) -> None:
     """Once SLURM has dropped it another host leads, in the same attempt: the others keep the allocation.
 
-    Without a batch script SLURM would keep the job to its time limit: it is cancelled at the end, or, where another job waits
-    for its success, requeued on one node, where it ends with 0 at once.
+    Without a batch script SLURM would keep the job to its time limit: it is cancelled at the end, after the user's own jobs have been
+    freed from waiting for it, or, where another's job waits for its success, requeued on one node, where it ends with 0 at once.
     """
     clean.set(SlurmdTimeout=10)
     # As much as no single host has, and one thread all the same: bits depend on it.
     cpus = {"resources": {"spare_nodes": 1, "cpus_per_task": 4}, "environment": {"variables": {"OMP_NUM_THREADS": 1}}}
     run = start(clean, tmp_path, **cpus)
     dead = run.state()["nodes"][0]
-    after = clean.sbatch("-d", f"afterok:{run.job_id}", wrap="true") if awaited else None
+    after = clean.sbatch(f"--uid={user}", "-d", f"afterok:{run.job_id}", wrap="true", cwd="/") if user else None
+    awaited = user == "nobody"
 
     clean.kill(dead)
 

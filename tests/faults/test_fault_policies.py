@@ -163,11 +163,15 @@ def test_runs_are_preempted_as_often_as_it_pleases(clean: Cluster, tmp_path: Pat
     assert [e["attempt"] for e in run.told("attempt_started")] == [0, 1, 2, 3]
 
 
-def test_a_run_that_completes_within_its_grace_time(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """Since 24.05 SLURM takes its job for preempted: it may start once more, but nothing is trained twice and it ends COMPLETED."""
-    clean.set(GraceTime=60)
+@pytest.mark.parametrize("mode", ["REQUEUE", "CANCEL"])
+def test_a_run_that_completes_within_its_grace_time(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, mode: str
+) -> None:
+    """Since 24.05 SLURM takes its job for preempted all the same: nothing is trained twice, and the user's job behind it starts."""
+    clean.set(GraceTime=60, PreemptMode=mode)
     run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.2}, checkpoint={"interval_steps": 100})
     job = run.job_id
+    after = clean.sbatch("-N1", f"--dependency=afterok:{job}", wrap="true")
     run.wait_step(LAST_STEP - 19)  # the last epoch
     (run.paths.root / "slow-save").write_text("8")
     run.wait_step(LAST_STEP)
@@ -177,25 +181,36 @@ def test_a_run_that_completes_within_its_grace_time(clean: Cluster, tmp_path: Pa
     ends_the_same(run, 3, undisturbed)
     assert run.told("signal")
     assert len(run.told("round_started")) == 1
-    clean.wait(
-        lambda: clean.job(job).get("JobState") in (None, "COMPLETED"), "the job's end", 300, lambda: clean.job(job)
-    )
+    clean.wait_job(after, "COMPLETED", limit_s=300)
+    accounted_for(clean, job, "PREEMPTED" if clean.version >= (24, 5) else "COMPLETED")
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["nobody waits", "a job waits"])
+@pytest.mark.parametrize(
+    "user", ["", "root", "nobody"], ids=["nobody waits", "the user's job waits", "another's job waits"]
+)
 def test_a_run_that_was_preempted_completes_for_good(
-    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, behind: bool
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, user: str
 ) -> None:
-    """Since 24.05 SLURM would queue its job again after the end. It does so only where a job waits for its success, which starts."""
+    """Since 24.05 SLURM would queue its job again after the end. It does so only where another user's job waits for its success."""
     clean.set(GraceTime=20)
     run = start(clean, tmp_path, resources=ONE_HOST)
     job = run.job_id
-    after = clean.sbatch("-N1", f"--dependency=afterok:{job}", wrap="true") if behind else ""
+    after = clean.sbatch("-N1", f"--uid={user}", f"--dependency=afterok:{job}", wrap="true", cwd="/") if user else ""
 
     preempt(clean, run)
 
     ends_the_same(run, 3, undisturbed)
-    if behind:
+    if after:
         clean.wait_job(after, "COMPLETED", limit_s=300)
     clean.wait(lambda: job not in clean.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "the end of the job", 30)
     assert len(run.told("round_started")) == 2
+    accounted_for(clean, job, "PREEMPTED" if clean.version >= (24, 5) and user != "nobody" else "COMPLETED")
+
+
+def accounted_for(cluster: Cluster, job: str, state: str) -> None:
+    """Wait until sacct gives the job's last life this state."""
+
+    def told() -> list[str]:
+        return cluster.run(["sacct", "-nXP", "-j", job, "-o", "State"]).stdout.split("\n")[:1]
+
+    cluster.wait(lambda: told() == [state], f"{state} in sacct", 60, told)

@@ -65,7 +65,7 @@ def give_back(cluster: Cluster, tmp_path: Path, body: str, *, nodes: int = 1, re
     spec = RunSpec(
         id="run", name="run", run_dir=str(root), work=Work(kind="task", target="m:C"), batch="slurm", nodes=nodes,
         tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
-        site=SiteSpec(requeue_allowed=requeue, slurm_version=".".join(map(str, cluster.version))),
+        site=SiteSpec(requeue_allowed=requeue),
     )  # fmt: skip
     spec.write(run.paths.spec)
     program = tmp_path / "leader.py"

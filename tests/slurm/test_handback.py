@@ -42,7 +42,7 @@ if here.restart_count == 0:
     said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
     said["again"] = told(handback.requeue(here.own_id, restart_count=0))
     %s
-    said["forward"] = told(handback.pull_forward(here.own_id, %d, version=""))
+    said["forward"] = told(handback.pull_forward(here.own_id, %d))
 """
 LEAD_S = 8  # a busy machine ends the old processes late, and SLURM then sets the full delay of 121 s again
 
@@ -199,21 +199,33 @@ if not (folder / "done").exists():
 @pytest.mark.parametrize(
     ("version", "resized", "updated"),
     [("24.11.5", True, False), ("25.11.0", True, False), ("24.11.5", None, False), ("24.11.5", False, True),
-     ("22.05.8", True, True), ("26.05.5", True, True)],
+     ("22.05.8", True, True), ("26.05.5", True, True), ("22.05.8", None, True), ("", True, False), ("", False, True)],
 )  # fmt: skip
 def test_a_requeued_job_that_has_lost_a_node_is_not_updated_where_that_blocks_the_accounting(
     version: str, resized: bool | None, updated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What slurmdbd hears of is left alone (StartTime, size), also where SLURM does not say (None); what it does not hear of is set."""
+    """What slurmdbd hears of is left alone (StartTime, size), also where SLURM does not say whether one is lost (None) or which version it
+    is (""); what it does not hear of is set. slurmctld itself is asked: the run may have been submitted to an older one."""
     asked: list[str] = []
+
+    def ask(*words: str, **_: object) -> Answer:
+        if words[1] == "show":
+            return Answer(
+                words,
+                0 if version else 1,
+                f"AccountingStorageType = x\nSLURM_VERSION           = {version}\n" if version else "",
+            )
+        asked.append(words[-1])
+        return Answer(words, 0)
+
     facts = None if resized is None else JobFacts(job_id="7", state="COMPLETING", resized=resized)
     monkeypatch.setattr(handback, "job_facts", lambda *_, **__: facts)
-    monkeypatch.setattr(handback, "ask", lambda *words, **_: asked.append(words[-1]) or Answer(words, 0))
+    monkeypatch.setattr(handback, "ask", ask)
 
     heard = [
-        handback.pull_forward("7", 5, version=version),
-        handback.set_nodes("7", 2, 4, version=version),
-        handback.ask_for_one_cpu("7", version=version),
+        handback.pull_forward("7", 5),
+        handback.set_nodes("7", 2, 4),
+        handback.ask_for_one_cpu("7"),
     ]
     handback.exclude("7", ["node1"])
 
@@ -227,7 +239,7 @@ def test_a_job_that_does_not_exist_is_told_without_an_exception(cluster: Cluster
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
     results = [
         handback.requeue("4000000", restart_count=0, limit_s=1),
-        handback.pull_forward("4000000", version=""),
+        handback.pull_forward("4000000"),
         handback.exclude("4000000", ["node1"]),
         handback.exclude("4000000", ["node1; rm -rf /"]),
         handback.forbid_requeue("4000000"),

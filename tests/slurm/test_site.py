@@ -23,25 +23,25 @@ def site(name: str) -> Site:
 @pytest.mark.parametrize(
     ("name", "partition", "qos", "expected"),
     [
-        ("debian-22.05", None, None, (20, 10, "REQUEUE", True, False, "22.05.8")),
-        ("debian-22.05", "high", None, (0, 10, "OFF", True, False, "22.05.8")),
-        ("cancel-22.05", None, None, (0, 10, "CANCEL", False, False, "22.05.8")),
-        ("bare-22.05", None, None, (0, 10, "OFF", True, False, "22.05.8")),
-        ("signal-22.05", "batch", None, (120, 30, "REQUEUE", True, False, "22.05.8")),
-        ("suspend-22.05", None, None, (20, 10, "SUSPEND", True, False, "22.05.8")),
-        ("lab-20.11", None, None, (0, 30, "OFF", True, False, "20.11.9")),
-        ("campus-23.11", "gpu", None, (0, 30, "CANCEL", True, True, "23.11.10")),
-        ("campus-23.11", "gpu", "free", (120, 30, "REQUEUE", True, True, "23.11.10")),
-        ("campus-23.11", "gpu", "high", (0, 30, "OFF", True, True, "23.11.10")),
-        ("center-24.05", "h100-free", None, (120, 60, "REQUEUE", True, True, "24.05.4")),
-        ("center-24.05", "h100", None, (0, 60, "OFF", True, True, "24.05.4")),
+        ("debian-22.05", None, None, (20, 10, "REQUEUE", True, False)),
+        ("debian-22.05", "high", None, (0, 10, "OFF", True, False)),
+        ("cancel-22.05", None, None, (0, 10, "CANCEL", False, False)),
+        ("bare-22.05", None, None, (0, 10, "OFF", True, False)),
+        ("signal-22.05", "batch", None, (120, 30, "REQUEUE", True, False)),
+        ("suspend-22.05", None, None, (20, 10, "SUSPEND", True, False)),
+        ("lab-20.11", None, None, (0, 30, "OFF", True, False)),
+        ("campus-23.11", "gpu", None, (0, 30, "CANCEL", True, True)),
+        ("campus-23.11", "gpu", "free", (120, 30, "REQUEUE", True, True)),
+        ("campus-23.11", "gpu", "high", (0, 30, "OFF", True, True)),
+        ("center-24.05", "h100-free", None, (120, 60, "REQUEUE", True, True)),
+        ("center-24.05", "h100", None, (0, 60, "OFF", True, True)),
     ],
 )
 def test_what_a_job_has_to_reckon_with(
-    name: str, partition: str | None, qos: str | None, expected: tuple[int, int, str, bool, bool, str]
+    name: str, partition: str | None, qos: str | None, expected: tuple[int, int, str, bool, bool]
 ) -> None:
     """Grace, KillWait, preempt mode, requeueing and epilog of a partition or QOS are the site's."""
-    grace, kill, mode, requeue, epilog, version = expected
+    grace, kill, mode, requeue, epilog = expected
 
     assert policy(site(name), partition, qos) == SiteSpec(
         grace_s=grace,
@@ -49,7 +49,6 @@ def test_what_a_job_has_to_reckon_with(
         preempt_mode=mode,
         requeue_allowed=requeue,
         has_epilog=epilog,
-        slurm_version=version,
     )
 
 
@@ -205,9 +204,7 @@ def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
         4,
         8,
     )
-    assert policy(here) == SiteSpec(
-        grace_s=7, kill_wait_s=10, preempt_mode="REQUEUE", requeue_allowed=False, slurm_version=here.version
-    )
+    assert policy(here) == SiteSpec(grace_s=7, kill_wait_s=10, preempt_mode="REQUEUE", requeue_allowed=False)
     assert (here.accounting, [q.name for q in here.qos]) == ("slurmdbd", ["normal"])
 
 

@@ -49,7 +49,6 @@ class SlurmAllocation(Allocation):
         """``least_lead_s``: StartTime is never set nearer than this, since the job's end takes so long."""
         self._least_lead_s = least_lead_s
         self._spec = spec
-        self._version = spec.site.slurm_version
         self._paths = paths
         self._environ = environ
         self._job = job_environ(environ)
@@ -180,12 +179,12 @@ class SlurmAllocation(Allocation):
                 done = handback.requeue(own, restart_count=self.restart_count, ended=True)
             if done.ok:
                 if nodes is not None:
-                    handback.set_nodes(own, *nodes, version=self._version)
+                    handback.set_nodes(own, *nodes)
                 chosen, given_up = self._chosen(exclude, nodes)
                 if chosen is not None:
                     handback.exclude(own, chosen)
                 if delay_s > 0:
-                    handback.pull_forward(own, max(2, int(delay_s)), version=self._version)
+                    handback.pull_forward(own, max(2, int(delay_s)))
                 return HandedBack("slurm" if self._slurm_requeues else "requeue", own, given_up)
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
@@ -198,9 +197,11 @@ class SlurmAllocation(Allocation):
         if self._is_cancelled(facts):
             raise CancelledError("the job was cancelled in the meantime")
 
-    def _is_awaited(self) -> bool | None:
-        """Whether a job of another run waits for this one; None: not known."""
+    def _is_awaited(self, *, freed: bool = False) -> bool | None:
+        """Whether a job of another run waits for this one; ``freed``: once this user's jobs have been freed. None: not known."""
         own = self._job
+        if freed:
+            later_jobs.free_dependents(own.own_id)
         return later_jobs.is_awaited(own.job_id, own.array_job_id or own.job_id, besides=own.job_name)
 
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -237,11 +238,11 @@ class SlurmAllocation(Allocation):
         new = done.job_id if task is None else f"{done.job_id}_{task}"
         if self._spec.restart.queue_early:  # it may have been queued before
             if nodes is not None:
-                handback.set_nodes(new, *nodes, version=self._version)
+                handback.set_nodes(new, *nodes)
             if chosen is not None:
                 handback.exclude(new, chosen)
             if delay_s > 0:
-                handback.pull_forward(new, int(delay_s), version=self._version)
+                handback.pull_forward(new, int(delay_s))
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         try:
             self._require_not_cancelled()
@@ -268,7 +269,7 @@ class SlurmAllocation(Allocation):
             raise SiteError(f"only {max(0, minutes)} min are left")
         if not (wishes := handback.wishes(own.own_id)):
             raise SiteError("SLURM does not say where the job may run")
-        extra = [f"--{name}={wishes[name]}" for name in ("partition", "constraint", "reservation") if name in wishes]
+        extra = [f"--{name}={value}" for name, value in wishes.items() if name not in ("nodelist", "exclude")]
         extra.append(f"--dependency=after:{own.own_id}")  # in place of the script's own
         if own.array_task_id is not None:
             extra.append(f"--array={own.array_task_id}")
@@ -306,7 +307,7 @@ class SlurmAllocation(Allocation):
             # srun would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then.
             end_srun({**self._environ, "SLURM_JOB_ID": self._job.job_id})
         lead_s = max(NET_LEAD_S, self._least_lead_s)
-        done = handback.pull_forward(self._job.own_id, lead_s, version=self._version)
+        done = handback.pull_forward(self._job.own_id, lead_s)
         if not done.ok:
             print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
 
@@ -317,7 +318,7 @@ class SlurmAllocation(Allocation):
     def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """See `Allocation`."""
         own, epilog = self._job, self._spec.site.has_epilog
-        if not handback.may_update(own.own_id, self._version):
+        if not handback.may_update(own.own_id):
             return ("true",)
         return last_act(
             own.own_id, own_host=own.node_name, requeued_t=requeued_t, has_epilog=epilog, srun_killed=srun_killed
@@ -332,27 +333,26 @@ class SlurmAllocation(Allocation):
     def run_completed(self) -> None:
         """See `Allocation`.
 
-        Since 24.05 the end of a job that was once in a grace time counts as its preemption: SLURM would queue it again (measured
-        on 24.11.5: also one that has been requeued since). With Requeue=0 it ends PREEMPTED, on which no `afterok` starts.
+        Since 24.05 the end of a job that was once in a grace time counts as its preemption (measured on 24.11.5: also of one that has
+        been requeued since). No `afterok` starts on that: the user's own jobs need not wait, for others SLURM may queue it again.
         """
-        was_preempted = self.restart_count > 0 or self._grace_end is not None
-        if was_preempted and self._is_awaited() is False:
+        if (self.restart_count > 0 or self._grace_end is not None) and self._is_awaited(freed=True) is False:
             handback.forbid_requeue(self._job.own_id)
 
     def end_job(self, *, completed: bool) -> bool:
         """End a job whose batch host is gone: SLURM would keep it, without a batch script, to its time limit. Never raises.
 
-        Cancelled, it ends CANCELLED. Where other jobs wait for the success of a run that has ``completed``, it is requeued for one
-        node instead: the batch script then finds that the run is over, and ends the job with 0. Returns whether it was requeued.
+        Where jobs of others wait for the success of a run that has ``completed``, it is requeued for one node instead: the batch script
+        then finds that the run is over, and ends the job with 0. Returns whether it was requeued.
         """
         own = self._job
-        awaited = completed and self._is_awaited() is not False
+        awaited = completed and self._is_awaited(freed=True) is not False
         if (
             awaited
             and handback.allow_requeue(own.own_id).ok
             and handback.requeue(own.own_id, restart_count=self.restart_count).ok
         ):
-            handback.ask_for_one_cpu(own.own_id, version=self._version)
+            handback.ask_for_one_cpu(own.own_id)
             return True
         end = time.monotonic() + _SLURM_AWAY_S
         while not (done := handback.cancel(own.own_id)).ok and time.monotonic() < end:

@@ -55,18 +55,14 @@ class Ending:
 async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """End the run (or, when this attempt is stale, only leave)."""
     if decision.action is Action.LEAVE:
-        if await board.blocking(lambda: claims.was_taken_over(board.paths, board.claim)):
-            for node in board.nodes.all:
-                board.nodes.drop(node)  # it joins the leader that has taken this one's place
-            board.keeper = None
-        await _dismiss(board)
-        return Ending("requeued", decision.reason, 0, stale=True)
+        return await _leave_to_newer(board, decision.reason)
     state, code = _STATES[decision.action]
     gone = await follow_folder(board)
     reason = _reason(board, decision, evidence)
     completed = decision.action is Action.COMPLETE
     await board.blocking(board.allocation.withdraw_early)
-    await board.blocking(board.allocation.run_completed if completed else board.allocation.forbid_requeue)
+    if not completed:
+        await board.blocking(board.allocation.forbid_requeue)
     step = max(board.saver.last_step or 0, _steps_done(board))
     _end_attempt(board, reason)
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
@@ -74,7 +70,11 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": clock.now(), "attempt": board.attempt,
                "metrics": dict(board.metrics), "cause": evidence.cause and evidence.cause.to_wire()}  # fmt: skip
     await board.blocking(board.history.flush)
+    if await board.blocking(lambda: claims.is_over(board.paths, board.claim)):  # the flush may have taken long
+        return await _leave_to_newer(board, "a newer attempt of this run has begun")
     await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
+    if completed:  # only now: jobs that waited for this run may start, and look for its outcome
+        await board.blocking(board.allocation.run_completed)
     if gone is not None:
         await board.blocking(lambda: tell_outside(board, gone, reason))
     # Only now: notifications read the run's files, and slow trackers must not delay the outcome.
@@ -91,6 +91,16 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     if stays:
         await board.blocking(board.allocation.end_step)
     return Ending(state, reason, GONE if evidence.kind is Kind.GONE else code)
+
+
+async def _leave_to_newer(board: Board, reason: str) -> Ending:
+    """Leave the run to another leader of this attempt, or to a newer attempt."""
+    if await board.blocking(lambda: claims.was_taken_over(board.paths, board.claim)):
+        for node in board.nodes.all:
+            board.nodes.drop(node)  # it joins the leader that has taken this one's place
+        board.keeper = None
+    await _dismiss(board)
+    return Ending("requeued", reason, 0, stale=True)
 
 
 def _end_attempt(board: Board, why: str) -> None:

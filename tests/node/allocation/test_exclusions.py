@@ -75,6 +75,8 @@ class Site:
             return Answer(words, 0, lines + f"   Features={'a' if self.constraint else '(null)'} DelayBoot=00:00:00\n")
         if words[0] == "sbatch":
             return self._test_only(words)
+        if words[1] == "show":
+            return Answer(words, 0, "SLURM_VERSION = 22.05.8\n")
         assert words[:3] == ("scontrol", "update", "JobId=5")
         if words[3].startswith("NumNodes="):
             return Answer(words, 0)

@@ -76,3 +76,33 @@ def test_a_hold_is_of_the_first_job_alone(
         assert allocation.ask_for_node(("x",), exclude=()) == "6"
 
     assert (("scontrol", "release", "6") in asked) is holds
+
+
+@pytest.mark.parametrize(
+    ("waits", "left"),
+    [
+        ("afterok:5(unfulfilled)", ""),
+        ("afterok:5(unfulfilled),afterany:7(unfulfilled)", "afterany:7"),
+        ("afterok:5(unfulfilled)?afterok:7(unfulfilled)", ""),
+        ("afterok:15(unfulfilled)", None),
+        ("afterok:5_2(unfulfilled)", None),
+        ("afterany:5(unfulfilled)", None),
+        ("afternotok:5(failed)", None),
+        ("(null)", None),
+    ],
+)
+def test_jobs_wait_no_longer_for_the_success_of_a_run_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, waits: str, left: str | None
+) -> None:
+    """What else they wait for stays, and one of several (?) is enough. Who waits for another job, or for any end, waits on."""
+    asked: list[tuple[str, ...]] = []
+
+    def ask(*words: str, **_: Any) -> Answer:
+        asked.append(words)
+        return Answer(words, 0, f"9|{waits}\n" if words[0] == "squeue" else "")
+
+    for module in (handback, later_jobs):
+        monkeypatch.setattr(module, "ask", ask)
+
+    assert later_jobs.free_dependents("5") == ([] if left is None else ["9"])
+    assert asked[1:] == ([] if left is None else [("scontrol", "update", "JobId=9", f"Dependency={left}")])

@@ -9,6 +9,7 @@ from acts import stop_at
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.checkpoints import claims
+from launcher.node.leader.journal import HistoryWriter
 
 
 @pytest.mark.parametrize(("how", "last"), [("continuation", "end_step"), ("requeue", "pull_forward")])
@@ -63,3 +64,26 @@ def test_a_deposed_leader_asks_slurm_no_more(world, virtual):
     assert virtual(both()).state == "requeued"
     began, ended = left
     assert ended - began < 15
+
+
+def test_jobs_behind_the_run_are_freed_once_its_outcome_is_there(world, virtual, monkeypatch):
+    """They start then, and look for it."""
+    w, there = world(), []
+    monkeypatch.setattr(w.allocation, "run_completed", lambda: there.append(w.paths.outcome.exists()))
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert there == [True]
+
+
+def test_a_leader_that_is_replaced_while_its_history_is_written_writes_no_outcome(world, virtual, monkeypatch):
+    """The flush of the history may take ten seconds, in which a newer claim decides on the run."""
+    w, flush = world(), HistoryWriter.flush
+
+    def overtaken(history):
+        flush(history)
+        claims.depose(w.paths, 0)
+
+    monkeypatch.setattr(HistoryWriter, "flush", overtaken)
+    ending = virtual(w.attempt_once())
+
+    assert (ending.state, ending.stale, w.paths.outcome.exists()) == ("requeued", True, False)
