@@ -10,9 +10,8 @@ import re
 
 from launcher.frozen import frozen
 
-OLDEST = (22, 5)
-NEWEST = (26, 5)
-"""The oldest and the newest version on which the tests of tests/slurm were run. A newer one is taken for the newest."""
+TESTED = ((22, 5), (24, 11), (26, 5))
+"""The versions on which the tests of tests/slurm were run. One that is newer is taken for the newest."""
 _REQUEUE_DELAY = (25, 11)
 _BLOCKS_ACCOUNTING = (24, 11), (26, 5)
 """Since the first and before the second; between 24.11.5, which does, and 26.05.5, which does not, none was tried."""
@@ -107,8 +106,10 @@ def differences(version: tuple[int, ...]) -> list[Difference]:
 
 
 def untested(version: tuple[int, ...]) -> str:
-    """Return "older" or "newer" than every version that was tested, "" for one between them."""
-    return "older" if version < OLDEST else "newer" if version[:2] > NEWEST else ""
+    """Return "older", "newer" or "between" of a version that was not tested, "" of one that was."""
+    if version[:2] in TESTED:
+        return ""
+    return "older" if version < TESTED[0] else "newer" if version > TESTED[-1] else "between"
 
 
 def blocks_accounting(version: str) -> bool:

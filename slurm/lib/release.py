@@ -22,7 +22,7 @@ from install import install
 from layout import ClusterError, lock_file, remove_tree, run_held, sh
 
 RELEASES = ("bookworm", "trixie", "forky", "sid")
-CACHE = Path("/var/cache/launcher-cluster")
+CACHE = Path(os.environ.get("LAUNCHER_CLUSTER_CACHE") or "/var/cache/launcher-cluster")
 _MARK = Path("/etc/launcher-release")  # in our systems: base-files of sid gives testing's codename
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PACKAGES = "ca-certificates,git,iproute2,make,python3,python3-venv"

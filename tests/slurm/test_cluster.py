@@ -293,14 +293,16 @@ def test_a_controller_that_died_comes_back_with_its_jobs(cluster: Cluster) -> No
 
 def test_up_recovers_when_every_daemon_was_killed(cluster: Cluster) -> None:
     """After SIGKILL of every daemon, stale pid files and sockets included, `up` gives a cluster that runs jobs."""
+    daemons = cluster.daemon("slurmctld") | cluster.daemon("slurmdbd") | cluster.daemon("slurmd", "node3")
     for pid in cluster_pids(cluster):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    cluster.wait(lambda: not cluster_pids(cluster), "the end of every process", 30)
 
     cluster.verb("up")
 
+    assert len(daemons) >= 3
+    assert not daemons & cluster_pids(cluster)
     assert cluster.run(["srun", "-N4", "hostname"]).stdout.count("node") == 4
 
 

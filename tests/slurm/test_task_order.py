@@ -29,8 +29,9 @@ def test_tasks_are_numbered_as_nodes_are(tree: Cluster, tmp_path: Path) -> None:
     run = submit(tmp_path, environment, 4, resources=each_alone, params={"epochs": 200})
     run.wait_step(1)
     found = {node: agent.environ() for node, agent in inflict.agents(run).items()}
+    batch_host = tree.job(run.job_id)["BatchHost"]
     tree.cancel_all()
 
     assert any(task != node for task, node in pairs) == (tree.version >= (26, 5))
     assert {node: int(env["SLURM_PROCID"]) for node, env in found.items()} == {n: n for n in range(4)}
-    assert found[0]["SLURMD_NODENAME"] == "node1"
+    assert found[0]["SLURMD_NODENAME"] == batch_host == "node1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.slurm.versions import NEWEST, OLDEST, differences
+from launcher.slurm.versions import TESTED, differences
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_no_two_rows_of_a_topic_contradict_each_other() -> None:
     """Of each topic at most one row holds for any version between the oldest and the newest."""
     versions = [
         (year, month, patch)
-        for year in range(OLDEST[0], NEWEST[0] + 2)
+        for year in range(TESTED[0][0], TESTED[-1][0] + 2)
         for month in (2, 5, 8, 11)
         for patch in (0, 5, 9)
     ]

@@ -11,7 +11,7 @@ from launcher.report.site.findings import Finding, SiteFacts, note, ok, problem,
 from launcher.run.spec import SiteSpec
 from launcher.run.units import plural
 from launcher.slurm.site import Partition, Site
-from launcher.slurm.versions import NEWEST, OLDEST, differences, untested
+from launcher.slurm.versions import TESTED, differences, untested
 
 _MOST_PARTITIONS = 10
 _DBD_BATCH = 1000
@@ -31,12 +31,16 @@ def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: S
 
 
 def _version(site: Site) -> Iterator[Finding]:
-    oldest, newest = (f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
-    if untested(site.numbers) == "older":
+    tested = [f"{year}.{month:02}" for year, month in TESTED]
+    oldest, newest = tested[0], tested[-1]
+    where = untested(site.numbers)
+    if where == "older":
         yield warning("version", f"SLURM {site.version} is older than {oldest}, the oldest version that was tested.")
-    elif untested(site.numbers) == "newer":
+    elif where == "newer":
         yield warning("version", f"SLURM {site.version} is newer than {newest}, the newest version that was tested: the launcher "
                                  f"expects what {newest} does.")  # fmt: skip
+    elif where == "between":
+        yield note("version", f"SLURM {site.version} lies between versions that were tested ({', '.join(tested)}).")
     for difference in differences(site.numbers):
         yield (warning if difference.warns else ok)(difference.topic, difference.text)
 
@@ -147,8 +151,12 @@ def _saves(facts: SiteFacts, spec: SiteSpec) -> Iterator[Finding]:
 def _requeue(site: Site, spec: SiteSpec) -> Finding:
     if not spec.requeue_allowed:
         return note("requeue", "Requeueing is off (JobRequeue=0): a run continues in a new job with another job id.")
-    lead = "6 s (the site has an epilog)" if spec.has_epilog else "2 s"
-    return ok("requeue", f"A requeued job waits {site.requeue_delay_s} s. The launcher shortens that to {lead}.")
+    lead_s, why = (6, " (the site has an epilog)") if spec.has_epilog else (2, "")
+    if site.requeue_delay_s <= lead_s:
+        return ok("requeue", f"A requeued job waits {site.requeue_delay_s} s.")
+    return ok(
+        "requeue", f"A requeued job waits {site.requeue_delay_s} s. The launcher shortens that to {lead_s} s{why}."
+    )
 
 
 def _accounting(site: Site) -> Finding:

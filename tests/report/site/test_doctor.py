@@ -134,6 +134,29 @@ def test_a_site_that_ages_held_jobs_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "words"),
+    [("23.11.4", "lies between versions that were tested"), ("21.08.1", "is older than 22.05"), ("27.05.0", "is newer than 26.05"),
+     ("24.11.9", "")],
+)  # fmt: skip
+def test_a_version_that_was_not_tested_is_said(version: str, words: str) -> None:
+    """Patch releases of a tested version are that version."""
+    other = dataclasses.replace(site("debian-22.05"), version=version)
+    found = [f.text for f in examine(facts("debian-22.05", site=other)).findings if f.topic == "version"]
+
+    assert [words in text for text in found] == ([True] if words else [])
+
+
+@pytest.mark.parametrize(("delay_s", "shortened"), [(121, True), (3, True), (2, False), (1, False)])
+def test_a_delay_that_is_short_already_is_not_shortened(delay_s: int, shortened: bool) -> None:
+    """From 25.11 on a site may have requeue_delay=0."""
+    quick = dataclasses.replace(site("debian-26.05"), requeue_delay_s=delay_s)
+    (found,) = [f.text for f in examine(facts("debian-26.05", site=quick)).findings if f.text.startswith("A requeued")]
+
+    assert found.startswith(f"A requeued job waits {delay_s} s.")
+    assert ("shortens" in found) is shortened
+
+
+@pytest.mark.parametrize(
     ("changes", "level", "words"),
     [
         ({"qos": ()}, "warning", "slurmdbd does not answer: sacct knows no job."),
