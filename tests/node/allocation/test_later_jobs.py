@@ -53,7 +53,9 @@ def test_a_hold_is_of_the_first_job_alone(
 
     def ask(*words: str, **_: Any) -> Answer:
         asked.append(words)
-        shown = "   Priority=1 Nice=0 Account=a QOS=q\n   Partition=p AllocNode:Sid=x:1\n" if words[0] == "scontrol" else ""
+        shown = (
+            "   Priority=1 Nice=0 Account=a QOS=q\n   Partition=p AllocNode:Sid=x:1\n" if words[0] == "scontrol" else ""
+        )
         return Answer(words, 0, "6\n" if words[0] == "sbatch" else shown)
 
     now, paths = time.time(), RunPaths(tmp_path)
@@ -75,7 +77,7 @@ def test_a_hold_is_of_the_first_job_alone(
     else:
         assert allocation.ask_for_node(("x",), exclude=()) == "6"
         (submitted,) = (words for words in asked if words[0] == "sbatch")
-        assert {"--partition=p", "--account=a", "--qos=q"} <= set(submitted)  # as the job is now, not as its script says
+        assert {"--partition=p", "--account=a", "--qos=q"} <= set(submitted)
 
     assert (("scontrol", "release", "6") in asked) is holds
 
