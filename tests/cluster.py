@@ -213,6 +213,11 @@ class Cluster:
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is left and the hosts are idle."""
         self.heal()
+        if (24, 11) <= self.version < (26, 5):
+            # Of a job that was requeued after it had lost a node, a cancel keeps slurmdbd from hearing of any later job.
+            end = time.monotonic() + 60
+            while self.run(["squeue", "-h", "--states=COMPLETING"]).stdout and time.monotonic() < end:
+                time.sleep(0.2)
         self.run(["scancel", "--state=PENDING"], check=False)
         self.run(["scancel", *self.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "--full"], check=False)
         self.run(["scancel", *self.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "--signal=KILL"], check=False)

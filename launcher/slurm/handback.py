@@ -104,6 +104,17 @@ def may_update(job_id: str) -> bool:
     return version is not None and not blocks_accounting(version[1])
 
 
+def wait_to_cancel(job_ids: Sequence[str], limit_s: float = 60.0) -> None:
+    """Wait until SLURM bears that these jobs are cancelled.
+
+    The cancel of a job that was requeued after it had lost a node does what an update does (`may_update`) until its processes have ended.
+    """
+    end = time.monotonic() + limit_s
+    words = ("squeue", "--noheader", "--array", "--states=COMPLETING", f"--jobs={','.join(job_ids)}", "--format=%i")
+    while not all(map(may_update, ask(*words, timeout_s=ASK_S).out.split())) and time.monotonic() < end:
+        time.sleep(0.5)
+
+
 def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
     """Let the requeued job start in ``lead_s`` seconds instead of after the 121 s in which its old credential lives.
 

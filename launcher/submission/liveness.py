@@ -15,6 +15,7 @@ from launcher.run.processes import runs_here
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_this_job, read_outcome, read_submission
 from launcher.slurm.commands import Answer, ask
+from launcher.slurm.handback import wait_to_cancel
 from launcher.slurm.jobs import ENDED, SQUEUE_FORMAT, JobView, parse_squeue
 from launcher.slurm.later_jobs import cancel_held
 from launcher.submission.backends import local as local_backend
@@ -200,7 +201,9 @@ def withdraw_early(paths: RunPaths) -> None:
 
 
 def scancel(*words: str) -> None:
-    """Run scancel. Raises SiteError."""
+    """Run scancel; to end jobs, when SLURM bears it. Raises SiteError."""
+    if not any(word.startswith("--signal") for word in words):
+        wait_to_cancel(words)
     answer = _ask("scancel", *words)
     if not answer.ok:
         raise SiteError(f"scancel failed: {answer.problem}")

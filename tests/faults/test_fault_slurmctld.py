@@ -19,7 +19,7 @@ Undisturbed = Callable[[int], str]
 @pytest.mark.long
 def test_slurmctld_dies_just_after_a_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """It took the run back, and its state on disk is older: the job's last process has the run requeued once more."""
-    run = start(clean, tmp_path, params={"step_s": 0.25})  # slurmctld writes its state within 5 s
+    run = start(clean, tmp_path, params={"step_s": 0.5})  # slurmctld writes its state within 5 s
 
     _forgets_a_requeue(clean, run, tmp_path / "older")
     clean.heal("slurmctld")
@@ -31,7 +31,7 @@ def test_slurmctld_dies_just_after_a_requeue(clean: Cluster, tmp_path: Path, und
 @pytest.mark.long
 def test_slurmctld_is_away_longer_than_kill_wait(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """slurmd has killed the job's last process, and nobody is left to ask: `why` says what happened and what continues the run."""
-    run = start(clean, tmp_path, params={"step_s": 0.25})  # slurmctld writes its state within 5 s
+    run = start(clean, tmp_path, params={"step_s": 0.5})  # slurmctld writes its state within 5 s
 
     _forgets_a_requeue(clean, run, tmp_path / "older")
     clean.wait(lambda: not clean.processes(), "the end of the job's last process")

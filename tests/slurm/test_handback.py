@@ -234,6 +234,28 @@ def test_a_requeued_job_that_has_lost_a_node_is_not_updated_where_that_blocks_th
     assert asked == [*settings, "ExcNodeList=node1"]
 
 
+@pytest.mark.parametrize(("version", "looks"), [("24.11.5", 3), ("22.05.8", 1)])
+def test_a_requeued_job_that_has_lost_a_node_is_cancelled_once_it_has_ended(
+    version: str, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the cancel would block the accounting; others are cancelled at once."""
+    looked: list[str] = []
+
+    def ask(*words: str, **_: object) -> Answer:
+        if words[0] != "squeue":
+            return Answer(words, 0, f"SLURM_VERSION = {version}\n")
+        looked.append(words[-2])
+        return Answer(words, 0, "7\n" if len(looked) < 3 else "")
+
+    monkeypatch.setattr(handback, "ask", ask)
+    monkeypatch.setattr(handback, "job_facts", lambda job, **_: JobFacts(job_id=job, state="COMPLETING", resized=True))
+    monkeypatch.setattr(handback.time, "sleep", lambda _: None)
+
+    handback.wait_to_cancel(("6", "7"))
+
+    assert looked == ["--jobs=6,7"] * looks
+
+
 def test_a_job_that_does_not_exist_is_told_without_an_exception(cluster: Cluster, monkeypatch: Any) -> None:
     """Refusals come as values with SLURM's words."""
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
