@@ -138,7 +138,11 @@ class CheckpointWriter:
                 return
         self._blocked_s = time.perf_counter() - began
         self._held = (step, tmp, held, meta)
-        self._thread = threading.Thread(target=self._write, args=self._held, name="launcher-save", daemon=True)
+        self.begin(self._write, *self._held)
+
+    def begin(self, write: Callable[..., None], *what: Any) -> None:
+        """Have a thread write a save; nothing else may be in flight. `drain` waits for it."""
+        self._thread = threading.Thread(target=write, args=what, name="launcher-save", daemon=True)
         self._thread.start()
 
     @property
@@ -161,9 +165,10 @@ class CheckpointWriter:
             self._snapshot.settle()
             self._blocked_s += time.perf_counter() - began
 
-    def drain(self) -> int:
-        """Wait until nothing is in flight; returns `saved_step`."""
+    def drain(self, waits: Callable[[], object] = lambda: None) -> int:
+        """Wait until nothing is in flight, and call ``waits`` before; returns `saved_step`."""
         if self._thread is not None:
+            waits()
             self._thread.join()
             self._thread = None
         return self.saved_step

@@ -282,6 +282,8 @@ class Session:
         """Report, once, that this worker stopped at the agreed step."""
         if not self.told:
             self.told = True
+            if not self.registered:
+                self.saver.drain(partial(self.phase, "save"))  # an earlier folder of a script's: minutes are no hang
             self.reporter.flush(force=True)
             self.reporter.send(WorkerStopped(step=self.position.step, saved=saved))
 
@@ -375,6 +377,7 @@ class Session:
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
             saved = self._save_last(self.tmp())
+        self.saver.drain(partial(self.phase, "save"))  # of a script's own folder
         self.reporter.flush(force=True)
         self.reporter.send(WorkerFinished(step=self.position.step, saved=saved))
 
