@@ -113,13 +113,14 @@ class CheckpointWriter:
         *,
         copy: bool,
         late: Container[int] = (),
+        began: float | None = None,
     ) -> None:
         """Begin to save; returns as soon as training may go on. Waits for an earlier save that is still being written.
 
         ``copy=False``: the caller changes nothing until `drain`. ``late``: addresses of tensors that the caller changes
-        only after `settle`.
+        only after `settle`. ``began``: when training began to wait for this save (`time.perf_counter`), if that was before this call.
         """
-        began = time.perf_counter()
+        began = time.perf_counter() if began is None else began
         self.drain()
         self._channel.send(WorkerSaveBegun(step=step))
         self._held, self._snapshot.torn = None, False  # an earlier save's

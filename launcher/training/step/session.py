@@ -323,6 +323,7 @@ class Session:
             )
             self.reporter.send(WorkerSaveFailed(step=self.position.step, error=text, errno=None))
             return
+        began = time.perf_counter()
         self._saved_at = self.position.step
         self.saver.retried = self._ending or self._saved_at == self.last_step
         # Beyond the last step rank 0 writes everything: what user code then changes on one rank must not come from two.
@@ -332,7 +333,7 @@ class Session:
         late = self.registered.moments() if copy and gap is None and not self.saver.torn else set()
         at = self.position
         meta = {**self._progress_values(), "step": at.step, "consumed": at.consumed, "t": time.time()}
-        self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late)
+        self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late, began=began)
 
     def stop(self) -> None:
         """Save, report and end the work at the agreed stop. Always raises StopTraining."""
