@@ -179,7 +179,6 @@ def main() -> None:
             measured: dict[str, Any] = (real if args.run else bare)(cluster, Path(folder), args)
             show(measured, cluster, args)
     finally:
-        cluster.cancel_all()
         cluster.verb("down")
 
 

@@ -90,7 +90,6 @@ def main() -> int:
             parts, _ended = bench.timed("rerun", "hold-steady", "seed=5")
             took["torch imported again"].append(parts["first_step"])
         finally:
-            cluster.cancel_all()
             cluster.verb("down")
     for name, times in took.items():
         print(f"{name:22} median {statistics.median(times):5.2f} s, max {max(times):5.2f} s, {len(times)} times")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.frozen import frozen
 from launcher.run.held_signals import signals_held
+from launcher.run.open_files import as_before
 from launcher.slurm.ask_courier import VARIABLE, ask_courier
 
 _BUSY = re.compile(
@@ -92,11 +93,12 @@ def ask(
     ``apart``: Ctrl-C in the terminal does not reach it.
     """
     process: subprocess.Popen[str] | None = None
+    env = clean_environment(environ)
     try:
         with signals_held(), spared():  # none strikes before the started command is known
             process = subprocess.Popen(
-                list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                errors="replace", env=clean_environment(environ), cwd=cwd, start_new_session=apart,
+                as_before(words, env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                errors="replace", env=env, cwd=cwd, start_new_session=apart,
             )  # fmt: skip
         out, err = process.communicate(timeout=timeout_s)
         return Answer(words, process.returncode, out, err)

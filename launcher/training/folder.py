@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def save_folder(session: Session) -> Iterator[Path | None]:
-    """Give the folder to fill; when the block ends, the ranks share the work of syncing and reporting every file in it."""
+    """Give the folder to fill; when the block ends, the ranks share the files in it, and the thread that saves makes them durable."""
     if session.place.paths is None:
         yield None
         return
     began = time.perf_counter()
     session.phase("save")
+    session.saver.drain()  # an earlier save
     tmp = session.wanted or session.tmp()
     session.wanted = None
     step = session.position.step
@@ -48,25 +49,37 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     except BaseException as error:  # the script may go on: else the leader would wait for this save
         if not is_again:
             _tell_failed(session, step, error)
-        _end(session, saved=False)
+        _end(session, step)
         raise
-    if is_again:
-        session.phase("train")
-        return
-    saved = False
+    if not is_again:
+        try:
+            names = _mine(tmp, session.place.rank, session.place.world_size)  # all ranks meet in it
+            session.saver.begin(_report, session, tmp, names, rng_state(session.device), step, began)
+        except OSError as error:
+            _tell_failed(session, step, error)
+    _end(session, step)
+
+
+def _report(session: Session, tmp: Path, names: list[str], rng: dict[str, Any], step: int, began: float) -> None:
+    """Make this rank's files durable and report them; training goes on meanwhile."""
+    blocked_s = time.perf_counter() - began
     try:
-        names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
-        files = [_generators(tmp, session), *(_durable(tmp, name) for name in names)]
+        files = [_generators(tmp, session, rng), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
-        took = round(time.perf_counter() - began, 6)
-        shard = WorkerShard(
-            step=step, files=files, seconds=took, blocked_s=took, hash_name=HASH_NAME, meta={"step": step}
-        )
-        session.reporter.send(shard)
-        saved = True
-    except OSError as error:
+    except Exception as error:  # whatever it is: the leader would wait for this save
         _tell_failed(session, step, error)
-    _end(session, saved=saved)
+        return
+    session.saver.saved_step = step
+    session.reporter.send(
+        WorkerShard(
+            step=step,
+            files=files,
+            seconds=round(time.perf_counter() - began, 6),
+            blocked_s=round(blocked_s, 6),
+            hash_name=HASH_NAME,
+            meta={"step": step},
+        )
+    )
 
 
 def _tell_failed(session: Session, step: int, error: BaseException) -> None:
@@ -74,10 +87,12 @@ def _tell_failed(session: Session, step: int, error: BaseException) -> None:
     session.reporter.send(WorkerSaveFailed(step=step, error=text, errno=error_number(error)))
 
 
-def _end(session: Session, *, saved: bool) -> None:
+def _end(session: Session, step: int) -> None:
+    if session.stopping or step == session.last_step:
+        session.saver.drain()  # scripts may end by os._exit, and what writes would end with them
     session.phase("train")
     if session.stopping:
-        session.stopped(saved=saved)
+        session.stopped(saved=session.saver.saved_step == step)
 
 
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
@@ -100,11 +115,11 @@ def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
     return sorted(names)[rank::world_size]
 
 
-def _generators(tmp: Path, session: Session) -> dict[str, Any]:
-    """Write this rank's random numbers beside the user's files, for `Worker.restore_rng`."""
+def _generators(tmp: Path, session: Session, rng: dict[str, Any]) -> dict[str, Any]:
+    """Write this rank's random numbers, as they were when the block ended, beside the user's files, for `Worker.restore_rng`."""
     folder, mode = tmp / GENERATORS, session.folder_mode
     make_folder(folder, mode)
-    entry = write_file(folder / rank_file(session.place.rank), {"rng": rng_state(session.device)}, mode & 0o660)
+    entry = write_file(folder / rank_file(session.place.rank), {"rng": rng}, mode & 0o660)
     return {**entry, "name": f"{GENERATORS}/{entry['name']}"}
 
 

@@ -383,8 +383,9 @@ class Worker:
     def save_dir(self) -> contextlib.AbstractContextManager[Path | None]:
         """Give a folder that all ranks fill (DCP, FSDP, anything) and the leader commits: ``with run.save_dir() as path``.
 
-        Its files must be written when the block ends; all ranks must enter it. None outside a run. For loops over `steps`, or that
-        call `step`. Raises CodeError where something is registered, and in a loop over `batches` or after it.
+        Its files must be written when the block ends, and stay as they are: a thread then makes them durable. All ranks must enter it.
+        None outside a run. For loops over `steps`, or that call `step`. Raises CodeError where something is registered, and in a loop
+        over `batches` or after it.
         """
         self._way.fills("save_dir")
         return save_folder(self._session)

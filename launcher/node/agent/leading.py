@@ -15,13 +15,12 @@ from launcher.node.leader.finish import Ending
 from launcher.node.wire import connection
 from launcher.node.wire.keeper_messages import KeeperHello
 from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
+from launcher.run import open_files
 from launcher.run.batch import LAST_WORDS
 
 _OWN_AGENT_S = 30.0
 """The agent of the leader's node was told to leave before the leader ended; it gets so long to do it."""
 _DISMISS_S = 120.0
-_MOST_FILES = 65536
-"""More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
 
 async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> Ending:
@@ -29,7 +28,7 @@ async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> End
 
     An agent that fails ends the leader, as if their process had died: the leader would wait for it for half an hour.
     """
-    _raise_file_limit()
+    open_files.raise_limit()
     door, names = doors.of(doors.node), doors.names
     serve = connection.server(door.key, door.ports, peers=len(names), local=doors.spec.batch == "local")
     served = False
@@ -102,14 +101,3 @@ class Dismissal(Hub):
         self._others -= link in self._agents
         if self._others <= 0:
             self._all.set()
-
-
-def _raise_file_limit() -> None:
-    """Allow this process, which leads, as many open files as it may have: each agent's connection is one.
-
-    The fork server goes back to the limit that was (`ForkServer`): a program that expects 1,024 may use select(2).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

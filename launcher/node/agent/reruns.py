@@ -31,6 +31,7 @@ from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.hold_messages import EndRerun, ForwardStop, JoinedRerun, JoinRerun, LeftRerun
 from launcher.redact import redact
+from launcher.run.open_files import as_before
 from launcher.run.own_folder import require_only_own_writers, require_own
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -260,7 +261,7 @@ async def _after_setup(lines: list[str], environ: Mapping[str, str], secrets: li
             await asyncio.to_thread(os.stat, folder)
             # Not asyncio's: cancelled while it starts a process, it kills that one alone.
             shell = subprocess.Popen(
-                ["/bin/bash", "-c", text], env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                as_before(["/bin/bash", "-c", text]), env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
                 cwd=folder, start_new_session=True,
             )  # fmt: skip
         except OSError as error:

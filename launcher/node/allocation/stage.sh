@@ -13,12 +13,15 @@ s_verb=$1 s_archive=$2 s_base=$3
 shift 3
 s_key=${s_archive##*/} s_uid=$(id -u)
 s_dir=$s_base/launcher-$s_uid-$SLURM_JOB_ID-${s_key%.tar}
-s_carried=$s_dir.${SLURM_RESTART_COUNT:-0}.tar
+s_carried=$s_dir.${SLURM_RESTART_COUNT:-0}.tar s_again=$s_dir.${SLURM_RESTART_COUNT:-0}.again.tar
+s_most=32 # nodes that may read the archive at once: 2 GB for each
 
 carry() { # sbcast reads the archive once and sends it down a tree of nodes; it never writes over a file or through a link
     touch -c "$s_archive" # it is in use
-    timeout 600 sbcast "$s_archive" "$s_carried" ||
-        echo "launcher: sbcast failed; each node reads $s_archive itself" >&2
+    timeout 600 sbcast "$s_archive" "$s_carried" && return
+    # What the first has left on some nodes stays in its place. One that took too long would again.
+    [ $? != 124 ] && timeout 600 sbcast "$s_archive" "$s_again" && return
+    echo "launcher: sbcast failed; up to $s_most nodes read $s_archive themselves, more start without staging" >&2
 }
 
 enter() {
@@ -36,7 +39,9 @@ enter() {
     remove_left 2>/dev/null
     s_why=$(unpack) && s_why=$(may_mount)
     s_failed=$?
-    mine "$s_carried" && rm -f -- "$s_carried"
+    for s_sent in "$s_carried" "$s_again"; do
+        mine "$s_sent" && rm -f -- "$s_sent"
+    done
     [ $s_failed = 0 ] || without "$s_why" "$@"
     exec 9<"$s_dir"
     mine "$s_dir" || { exec 9<&-; without "$s_dir belongs to somebody else by now" "$@"; }
@@ -86,8 +91,15 @@ unpack() { # make $s_dir what the archive holds; say why that is not possible
     flock --timeout 300 8 || { echo "$s_dir is being unpacked by another process"; return 1; }
     [ -e "$s_dir/ready" ] && return 0 # by another process, meanwhile
     s_from=$s_archive
-    mine "$s_carried" && [ "$(stat -c %s "$s_carried")" = "$(stat -c %s "$s_archive")" ] && s_from=$s_carried
+    for s_sent in "$s_carried" "$s_again"; do
+        mine "$s_sent" && [ "$(stat -c %s "$s_sent")" = "$(stat -c %s "$s_archive")" ] && s_from=$s_sent
+    done
     [ -e "$s_from" ] || { echo "there is no $s_from"; return 1; }
+    s_nodes=${SLURM_STEP_NUM_NODES:-1} # an agent that is started again is alone in its step
+    if [ "$s_from" = "$s_archive" ] && [ "$s_nodes" -gt "$s_most" ]; then
+        echo "sbcast failed, and $s_nodes nodes would read $s_archive at once"
+        return 1
+    fi
     mine "$s_from" || { echo "$s_from belongs to somebody else"; return 1; }
     room || return 1
     if ! s_said=$(timeout 600 tar -x -o -f "$s_from" -C "$s_dir" 2>&1); then

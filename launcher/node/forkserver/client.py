@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import secrets
 import signal
 import socket
@@ -19,6 +18,7 @@ from launcher.errors import LauncherError
 from launcher.node.forkserver import proctable
 from launcher.node.forkserver.child import GUARDED, ROOT
 from launcher.node.forkserver.server import receive_message, send_message
+from launcher.run import open_files
 
 MARK_VARIABLE = "LAUNCHER_FORKSERVER"
 _START = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.server import main; main()"
@@ -45,8 +45,6 @@ class ForkServer:
     def __init__(self, *, preload: Sequence[str], environ: Mapping[str, str]) -> None:
         self._preload = list(preload)
         self._mark = secrets.token_hex(8)
-        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        """Workers may have so many files open, though a leader may have more."""
         self.environ = dict(environ)
         """Its own, and so the base of every worker's."""
         self._python = sys.executable
@@ -75,7 +73,7 @@ class ForkServer:
         proctable.become_subreaper()  # should the fork server be killed, its orphans come here
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine.setblocking(False)
-        numbers = (theirs.fileno(), os.getpid(), self._files)
+        numbers = (theirs.fileno(), os.getpid(), open_files.BEFORE)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, GUARDED)
         try:
             self._process = subprocess.Popen(

@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.node.sidecars.trackers import send_rest
 from launcher.opening import open_to_append
+from launcher.run.open_files import as_before
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.units import signal_name
@@ -74,14 +75,12 @@ class Tracking:
         try:
             self.paths.trackers.mkdir(mode=0o750, exist_ok=True)
             log = open_to_append(self.paths.trackers / "log", 0o600)
+            python = self.spec.python or sys.executable
+            words = [python, "-m", "launcher.node.sidecars.trackers", str(self.paths.root), str(self.attempt)]
             try:
                 with spared():
                     self._process = await asyncio.create_subprocess_exec(
-                        self.spec.python or sys.executable,
-                        "-m",
-                        "launcher.node.sidecars.trackers",
-                        str(self.paths.root),
-                        str(self.attempt),
+                        *as_before(words),
                         stdin=asyncio.subprocess.PIPE,
                         stdout=asyncio.subprocess.PIPE,
                         stderr=log,

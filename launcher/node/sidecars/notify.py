@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.redact import redact
 from launcher.run.children import exit_now
 from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSubmitted
+from launcher.run.open_files import as_before
 from launcher.run.spec import RunSpec
 from launcher.run.units import signal_name
 from launcher.slurm.commands import spared
@@ -143,8 +144,8 @@ def send_end(spec: RunSpec, passed: Mapping[str, str], state: str, reason: str) 
         return
 
 
-def _words(spec: RunSpec) -> tuple[str, ...]:
-    return (spec.python or sys.executable, "-m", "launcher.node.sidecars.notify")
+def _words(spec: RunSpec) -> list[str]:
+    return as_before([spec.python or sys.executable, "-m", "launcher.node.sidecars.notify"])
 
 
 def _message(spec: RunSpec, urls: Sequence[str], kind: str, text: str) -> bytes:

@@ -113,13 +113,14 @@ class CheckpointWriter:
         *,
         copy: bool,
         late: Container[int] = (),
+        began: float | None = None,
     ) -> None:
         """Begin to save; returns as soon as training may go on. Waits for an earlier save that is still being written.
 
         ``copy=False``: the caller changes nothing until `drain`. ``late``: addresses of tensors that the caller changes
-        only after `settle`.
+        only after `settle`. ``began``: when training began to wait for this save (`time.perf_counter`), if that was before this call.
         """
-        began = time.perf_counter()
+        began = time.perf_counter() if began is None else began
         self.drain()
         self._channel.send(WorkerSaveBegun(step=step))
         self._held, self._snapshot.torn = None, False  # an earlier save's
@@ -138,7 +139,11 @@ class CheckpointWriter:
                 return
         self._blocked_s = time.perf_counter() - began
         self._held = (step, tmp, held, meta)
-        self._thread = threading.Thread(target=self._write, args=self._held, name="launcher-save", daemon=True)
+        self.begin(self._write, *self._held)
+
+    def begin(self, write: Callable[..., None], *what: Any) -> None:
+        """Have a thread write a save; nothing else may be in flight. `drain` waits for it."""
+        self._thread = threading.Thread(target=write, args=what, name="launcher-save", daemon=True)
         self._thread.start()
 
     @property
@@ -161,9 +166,10 @@ class CheckpointWriter:
             self._snapshot.settle()
             self._blocked_s += time.perf_counter() - began
 
-    def drain(self) -> int:
-        """Wait until nothing is in flight; returns `saved_step`."""
+    def drain(self, waits: Callable[[], object] = lambda: None) -> int:
+        """Wait until nothing is in flight, and call ``waits`` before; returns `saved_step`."""
         if self._thread is not None:
+            waits()
             self._thread.join()
             self._thread = None
         return self.saved_step

@@ -282,6 +282,8 @@ class Session:
         """Report, once, that this worker stopped at the agreed step."""
         if not self.told:
             self.told = True
+            if not self.registered:
+                self.saver.drain(partial(self.phase, "save"))  # an earlier folder of a script's: minutes are no hang
             self.reporter.flush(force=True)
             self.reporter.send(WorkerStopped(step=self.position.step, saved=saved))
 
@@ -321,6 +323,7 @@ class Session:
             )
             self.reporter.send(WorkerSaveFailed(step=self.position.step, error=text, errno=None))
             return
+        began = time.perf_counter()
         self._saved_at = self.position.step
         self.saver.retried = self._ending or self._saved_at == self.last_step
         # Beyond the last step rank 0 writes everything: what user code then changes on one rank must not come from two.
@@ -330,7 +333,7 @@ class Session:
         late = self.registered.moments() if copy and gap is None and not self.saver.torn else set()
         at = self.position
         meta = {**self._progress_values(), "step": at.step, "consumed": at.consumed, "t": time.time()}
-        self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late)
+        self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late, began=began)
 
     def stop(self) -> None:
         """Save, report and end the work at the agreed stop. Always raises StopTraining."""
@@ -375,6 +378,7 @@ class Session:
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
             saved = self._save_last(self.tmp())
+        self.saver.drain(partial(self.phase, "save"))  # of a script's own folder
         self.reporter.flush(force=True)
         self.reporter.send(WorkerFinished(step=self.position.step, saved=saved))
 

@@ -278,7 +278,7 @@ def test_a_host_that_allows_too_few_open_files_says_so(
 ) -> None:
     """Each agent's connection is one: agents that no file is left for would be hung up on, and their nodes called missing."""
     spec, _ = run
-    monkeypatch.setattr(leading, "_raise_file_limit", lambda: None)
+    monkeypatch.setattr(leading.open_files, "raise_limit", lambda: None)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
 
     async def serves(serve: Callable[[Hub], Awaitable[object]]) -> object:

@@ -124,15 +124,20 @@ def test_an_agent_that_is_started_again_finds_the_copy_ready(enter: Enter, place
     assert enter()[0] == "the copy"
 
 
-def test_what_sbcast_carried_is_unpacked_and_removed(env: Path, enter: Enter, place: Path) -> None:
-    """The batch script sends the archive to each node's disk; the node reads that, then needs its space no longer."""
+def carry(place: Path, sbcast: str) -> str:
+    """What the batch script of job 7 says, where sbcast is that shell script."""
     commands = place / "commands"
     commands.mkdir()
-    (commands / "sbcast").write_text('#!/bin/sh\nset -o noclobber\ncat "$1" >"$2"\n')
+    (commands / "sbcast").write_text(f"#!/bin/sh\n{sbcast}\n")
     (commands / "sbcast").chmod(0o755)
-    path = f"{commands}:{os.environ['PATH']}"
     words = ["sh", str(SCRIPT), "carry", str(place / "feed.tar"), str(place / "local")]
-    subprocess.run(words, env={"PATH": path, "SLURM_JOB_ID": "7"}, check=True)
+    env = {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    return subprocess.run(words, env=env, stderr=subprocess.PIPE, text=True, check=False).stderr
+
+
+def test_what_sbcast_carried_is_unpacked_and_removed(env: Path, enter: Enter, place: Path) -> None:
+    """The batch script sends the archive to each node's disk; the node reads that, then needs its space no longer."""
+    carry(place, 'set -o noclobber\ncat "$1" >"$2"')
     carried = place / "local" / f"launcher-{os.getuid()}-7-feed.0.tar"
     assert carried.stat().st_size == (place / "feed.tar").stat().st_size
     shared = place / "feed.tar"
@@ -140,6 +145,43 @@ def test_what_sbcast_carried_is_unpacked_and_removed(env: Path, enter: Enter, pl
 
     assert enter()[0] == "the copy"
     assert not carried.exists()
+
+
+def test_sbcast_is_tried_once_more(enter: Enter, place: Path) -> None:
+    """Beside what it has left, which it does not write over; the node reads what came whole, and removes both."""
+    said = carry(
+        place,
+        f"echo try >>{place}/tries\n"
+        '[ ! -e "$2" ] || exit 1\n'
+        f'[ "$(wc -l <{place}/tries)" -gt 1 ] && exec cp "$1" "$2"\nhead -c 1000 "$1" >"$2"; exit 1',
+    )
+    shared = place / "feed.tar"
+    shared.write_bytes(b"\0" * shared.stat().st_size)  # an empty archive: it is not what is read
+
+    assert (place / "tries").read_text() == "try\n" * 2
+    assert said == ""
+    assert enter(SLURM_STEP_NUM_NODES="2000")[0] == "the copy"
+    assert [path.name for path in (place / "local").iterdir()] == [copy_of(place).name]
+
+
+@pytest.mark.parametrize(("code", "tries"), [(1, 2), (124, 1)])
+def test_an_sbcast_that_fails_is_told(env: Path, place: Path, code: int, tries: int) -> None:
+    """One sentence in the job's log. One that took ten minutes is not tried again: the nodes wait for it (timeout's status is 124)."""
+    said = carry(place, f"echo try >>{place}/tries; exit {code}")
+
+    assert said.startswith("launcher: sbcast failed; up to 32 nodes read ")
+    assert (place / "tries").read_text() == "try\n" * tries
+
+
+@pytest.mark.parametrize(("nodes", "takes"), [(32, True), (33, False)])
+def test_many_nodes_do_not_read_the_archive_at_once(enter: Enter, place: Path, nodes: int, takes: bool) -> None:
+    """What sbcast would have read once, 2,000 nodes would ask the file server for: they start without it, and say so."""
+    found, _, sentence = enter(SLURM_STEP_NUM_NODES=str(nodes), SLURM_JOB_NUM_NODES="2000")
+
+    assert found == ("the copy" if takes else "the original")
+    assert (
+        f"environment.stage: sbcast failed, and 33 nodes would read {place / 'feed.tar'} at once, so" in sentence
+    ) is not takes
 
 
 @pytest.mark.parametrize("size", ["cut", "other"])

@@ -82,6 +82,13 @@ def test_rank_0_writes_everything_where_ranks_may_differ(tmp_path: Path, how: st
     assert [values["text"] for _, values in crew.seen if values.get("type") == "warning"] == warned
 
 
+def test_waiting_for_another_ranks_share_counts_as_waiting_for_the_save(tmp_path: Path) -> None:
+    """A rank that does not come is waited for two seconds here: training stands still, and the interval of saves follows from that."""
+    crew = trained(tmp_path / "run", 2, how="rank 0 alone", steps=2)
+
+    assert [m["blocked_s"] >= 2.0 for m in crew.messages("shard", 0)] == [True]
+
+
 def test_a_last_save_that_is_tried_again_has_the_same_shares(tmp_path: Path) -> None:
     """The disk is full on rank 1 alone: rank 0 has written its part, which names the share that rank 1 then writes."""
     full = trained(tmp_path / "full", 2)
