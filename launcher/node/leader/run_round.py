@@ -23,6 +23,7 @@ from launcher.node.policy.first_failure import (
     same_failures,
     signature,
     symptom_only,
+    victims,
 )
 from launcher.node.policy.hangs import LONG_S, HangWatch
 from launcher.node.wire.messages import (
@@ -393,8 +394,4 @@ def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
 
 def _report_victims(board: Board, failures: list[Failure], *, after: float) -> None:
     if failures:
-        victims = [
-            {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - after), 3), "cause": cause_of(f)}
-            for f in failures
-        ]
-        board.history.event("victims", ranks=victims)
+        board.history.event("victims", ranks=victims(failures, after=after))

@@ -19,6 +19,8 @@ from launcher.run.messages import WorkerFailure
 
 _OWN_KINDS = ("host_memory", "cuda_oom", "cuda", "gpu", "shm", "import", "disk_full", "unloadable")
 """A rank that failed in this way needs no other one to have failed before, whatever else its words say."""
+_WHOLE_CAUSES = 16
+"""The history has the whole cause of so many victims, log lines included: of 16,000 it would be 27 MB a round."""
 
 
 @dataclass
@@ -127,6 +129,16 @@ def first_failure(failures: list[Failure]) -> Failure | None:
         return (f.after_end and f.exception is None, is_victim(f), f.t, f.rank)
 
     return min(failures, key=order, default=None)
+
+
+def victims(failures: list[Failure], *, after: float) -> list[dict[str, Any]]:
+    """What the history has of ranks that failed because of another, which failed at ``after``."""
+    told: list[dict[str, Any]] = [
+        {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - after), 3)} for f in failures
+    ]
+    for one, failure in zip(told, failures[:_WHOLE_CAUSES], strict=False):
+        one["cause"] = cause_of(failure)
+    return told
 
 
 def signature(cause: Failure | Cause, step: int | None) -> tuple[Any, ...] | None:
