@@ -334,7 +334,8 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
         return evidence
     same = same_failures(first, spoken)
     failed = _one_failure(board, round_, first, same)
-    _report_victims(board, [f for f in spoken if f not in same], after=first.t)
+    alike = set(same)
+    _report_victims(board, [f for f in spoken if f not in alike], after=first.t)
     # Otherwise the allocation is going away, whatever failed meanwhile.
     return failed if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE) else evidence
 

@@ -23,9 +23,9 @@ _WHOLE_CAUSES = 16
 """The history has the whole cause of so many victims, log lines included: of 16,000 it would be 27 MB a round."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Failure:
-    """What is known of one rank's failure; the worker's words and its exit arrive apart."""
+    """What is known of one rank's failure; the worker's words and its exit arrive apart. It equals itself alone."""
 
     rank: int
     host: str
