@@ -42,7 +42,7 @@ async def each_rank(ranks: Sequence[Rank], tell: Callable[[Rank], dict[str, Any]
 def picture(board: Board, ranks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the keys of `launcher.run.state`. ``ranks``: those of the round, where they are told already."""
     round_, now = board.round, board.now()
-    used = round_.nodes if round_ is not None else []
+    used = round_.of_node if round_ is not None else {}  # looked up for each node
     saver = board.saver
     return {
         **clock.stamp(),

@@ -140,7 +140,7 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
             {"rank": r.rank, "host": r.node.host, "node": r.node.index, "local_rank": r.local_rank}
             for r in round_.ranks
         ],
-        spares=[n.host for n in board.nodes.healthy if n not in round_.nodes],
+        spares=[n.host for n in board.nodes.healthy if n not in round_.of_node],
         resume_step=resume and resume.step,
         resume_path=chosen and str(chosen.path),
     )
@@ -187,8 +187,9 @@ def _grown(board: Board, round_: Round) -> Evidence | None:
     """Return the evidence that a node has come which the job wants, once what was done without it is saved."""
     if len(round_.nodes) >= board.spec.nodes:
         return None
-    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saved_t]
-    return Evidence(Kind.MORE_NODES, f"{new[0].host} can be used again") if new else None
+    saved_t = board.saved_t
+    new = next((n for n in board.nodes.healthy if n.joined_at < saved_t and n not in round_.of_node), None)
+    return None if new is None else Evidence(Kind.MORE_NODES, f"{new.host} can be used again")
 
 
 def _lost(round_: Round) -> Evidence:

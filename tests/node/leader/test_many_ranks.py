@@ -16,6 +16,7 @@ import pytest
 from launcher.node.leader import run_round
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.nodes import Node, Nodes
+from launcher.node.leader.picture import picture
 from launcher.node.leader.rounds import Round
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.first_failure import Failure
@@ -138,3 +139,19 @@ def test_all_ranks_that_fail_alike_cost_the_leader_the_same_each() -> None:
         assert len(board.history.events[0]["ranks"]) == board.round.world_size
 
     grows_with_ranks(act)
+
+
+def test_a_round_with_fewer_nodes_looks_each_up_once() -> None:
+    """A look, and a picture, while the round has fewer nodes than the job wants: no node is looked for among all others."""
+
+    def act(board: Any) -> None:
+        spare = board.nodes.all[-1]
+        spare.joined_at = 9.0
+        assert [run_round._verdict(board, board.round, 10.0) for _ in range(LOOKS)] == [None] * LOOKS
+        assert picture(board, [])["spares"] == [spare.host]
+        spare.joined_at = 4.0
+        assert run_round._verdict(board, board.round, 10.0) == Evidence(
+            Kind.MORE_NODES, f"{spare.host} can be used again"
+        )
+
+    grows_with_ranks(act, wanted=1)
