@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal as signals
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from launcher.node.wire.messages import WorkerExit
@@ -62,6 +63,13 @@ class Failure:
         if not (told and by_us and message.signal is not None):  # else it is our own kill
             self.signal, self.exit_code = message.signal, message.exit_code
         self.oom, self.last_lines = message.oom, message.last_lines
+        self.__dict__.pop("log_blames_another", None)
+
+    @cached_property
+    def log_blames_another(self) -> bool:
+        """The end of its log says that another rank is gone. Each look at a round asks this of all that have failed."""
+        tail = "\n".join(self.last_lines)
+        return is_lost_peer(tail) and fault_of_gpu(tail) is None
 
 
 def cause_of(failure: Failure, who: str = "") -> Cause:
@@ -92,10 +100,8 @@ def is_victim(failure: Failure) -> bool:
         return False
     if failure.exception is not None:
         return failure.victim
-    tail = "\n".join(failure.last_lines)
-    if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
-        return is_lost_peer(tail) and fault_of_gpu(tail) is None
-    return False
+    may_blame = failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code)
+    return bool(may_blame) and failure.log_blames_another
 
 
 def left_by_itself(failure: Failure) -> bool:

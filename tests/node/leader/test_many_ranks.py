@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from launcher.node.leader import run_round
+from launcher.node.leader import rounds, run_round
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.nodes import Node, Nodes
 from launcher.node.leader.picture import picture
 from launcher.node.leader.rounds import Round
+from launcher.node.policy import first_failure
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.first_failure import Failure
 from launcher.node.policy.hangs import HangWatch
@@ -30,6 +31,9 @@ FEW, MANY = 125, 2000
 """Nodes: of 1,000 ranks and of 16,000."""
 LOOKS = 20
 """The leader's loop looks at what many connections have brought at once."""
+
+
+CRASHED: dict[str, Any] = {"exit_code": None, "signal": None, "last_lines": [], "oom": False}
 
 
 class Link:
@@ -106,7 +110,7 @@ def grows_with_ranks(act: Callable[[Any], object], **changes: Any) -> None:
     calls(lambda: act(many), 1.5 * once * MANY / FEW)
 
 
-def fail_all(board: Any, told: Callable[[int], WorkerFailure | None], end: dict[str, Any]) -> Evidence:
+def fail_all(board: Any, told: Callable[[int], WorkerFailure | None], end: Callable[[int], dict[str, Any]]) -> Evidence:
     """Have every rank fail: what its worker tells of it, if it does, then its exit. Returns what the leader makes of it."""
     inbox, evidence = Inbox(board, lambda name, node: None), None
     nodes = board.round.nodes
@@ -115,7 +119,7 @@ def fail_all(board: Any, told: Callable[[int], WorkerFailure | None], end: dict[
             if (said := told(rank.rank)) is not None:
                 whole = WorkerSaid(round=0, rank=rank.rank, message=said.to_wire())
                 inbox.received(node.link, whole.to_wire())
-            inbox.received(node.link, WorkerExit(round=0, rank=rank.rank, **end).to_wire())
+            inbox.received(node.link, WorkerExit(round=0, rank=rank.rank, **{**CRASHED, **end(rank.rank)}).to_wire())
         if index % (len(nodes) // LOOKS) == 0:
             evidence = run_round._verdict(board, board.round, 10.0)
     board.now = lambda: 20.0
@@ -134,11 +138,38 @@ def test_all_ranks_that_fail_alike_cost_the_leader_the_same_each() -> None:
     """From the messages over the verdict to the one failure: with 16,000 ranks no more calls a rank than with 1,000."""
 
     def act(board: Any) -> None:
-        fail_all(board, lambda rank: raised("x"), {"exit_code": 1, "signal": None, "last_lines": [], "oom": False})
+        fail_all(board, lambda rank: raised("x"), lambda rank: {"exit_code": 1})
         assert [event["type"] for event in board.history.events] == ["worker_failed"]
         assert len(board.history.events[0]["ranks"]) == board.round.world_size
 
     grows_with_ranks(act)
+
+
+def test_the_log_of_a_victim_is_read_for_its_blame_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 ranks abort, and their logs say that a peer is gone: however often the leader looks, no log is searched for that again."""
+    read: Counter[str] = Counter()
+    kinds: Counter[int] = Counter()
+
+    def count_log(tail: str, real: Callable[[str], bool] = first_failure.is_lost_peer) -> bool:
+        read[tail] += 1
+        return real(tail)
+
+    def count_cause(failure: Failure, who: str = "", real: Callable[..., Any] = first_failure.cause_of) -> Any:
+        kinds[failure.rank] += 1
+        return real(failure, who)
+
+    monkeypatch.setattr(first_failure, "is_lost_peer", count_log)
+    for user in (first_failure, rounds, run_round):
+        monkeypatch.setattr(user, "cause_of", count_cause)
+    board = a_board(FEW)
+    fail_all(
+        board, lambda rank: None, lambda rank: {"signal": 6, "last_lines": [f"rank {rank}: Connection closed by peer"]}
+    )
+
+    assert set(read.values()) == {1}
+    assert len(read) == board.round.world_size
+    assert len(kinds) == 17  # the first, and sixteen victims
+    assert len(board.history.events[-1]["ranks"]) == board.round.world_size - 1
 
 
 def test_a_round_with_fewer_nodes_looks_each_up_once() -> None:

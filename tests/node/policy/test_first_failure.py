@@ -183,3 +183,13 @@ def test_the_history_has_the_whole_causes_of_sixteen_victims_and_who_all_were():
     assert [(v.rank, v.host, v.after_s) for v in read.ranks] == [(n, f"n{n}", n / 1000) for n in range(16_000)]
     assert [v.rank for v in read.ranks if v.cause is not None] == list(range(16))
     assert all(v.cause is not None and len(v.cause.last_lines) == 40 for v in read.ranks[:16])
+
+
+def test_the_end_of_a_log_that_arrives_later_makes_a_victim():
+    """A script told its exit code alone, and the leader looked; then its agent told the end of its log, which blames a peer."""
+    it = failure(kind="exit", exit_code=1)
+    assert not is_victim(it)
+
+    it.add_exit(WorkerExit(round=0, rank=0, exit_code=1, signal=None, last_lines=[RESET], oom=False))
+
+    assert is_victim(it)
