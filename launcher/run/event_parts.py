@@ -125,7 +125,8 @@ class Victim(RankAt):
     """A rank that failed because another had."""
 
     after_s: float | None
-    cause: Cause | None
+    cause: Cause | None = None
+    """The first of many victims have one."""
 
 
 class HostCheck(Part):

@@ -1,4 +1,4 @@
-"""Gathers what the ranks of a node say of the same stop or save: it goes to the leader as one message."""
+"""Gathers what the ranks of a node say alike, of a stop, a save or their phase: it goes to the leader as one message."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from launcher.node.wire.messages import FromAgent, RankShard, RanksSaid, ShardsWritten
-from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped
+from launcher.run.messages import (
+    FromWorker,
+    WorkerEntered,
+    WorkerPhase,
+    WorkerSaveAck,
+    WorkerSaveBegun,
+    WorkerShard,
+    WorkerStopped,
+)
 
-ANSWERS = (WorkerEntered, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped)
+ANSWERS = (WorkerEntered, WorkerPhase, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped)
 _WAIT_S = 0.05
 """Those that have answered wait no longer for the others: one may be writing its part of a checkpoint, or stand still."""
 
@@ -22,14 +30,16 @@ class Answers:
         self._awaited = awaited
         self._tell = tell
         self._given: dict[tuple[object, ...], dict[int, FromWorker]] = {}
-        """By question, then by rank."""
+        """By question, in the order in which these are told; then by rank."""
         self._told: dict[tuple[object, ...], set[int]] = {}
         """Of a question that not all have answered, whose answers the leader has: the last rank to answer waits for nobody."""
 
     def take(self, rank: int, said: FromWorker) -> None:
-        """Take in an answer; with the last one the leader is told. An earlier one of that rank goes first."""
-        self.flush(rank)
-        question = _question(said)
+        """Take in an answer; with the last one the leader is told. Earlier ones of that rank go first."""
+        question, asked = _question(said), list(self._given)
+        later = asked[asked.index(question) :] if question in asked else []
+        if any(rank in self._given[each] for each in later):  # it would be told before what the rank said earlier
+            self.flush(rank)
         given = self._given.setdefault(question, {})
         given[rank] = said
         if len(given) == 1:
@@ -51,6 +61,11 @@ class Answers:
 
     def _send(self, question: tuple[object, ...], given: dict[int, FromWorker]) -> None:
         if self._given.get(question) is given:
+            for earlier, its in list(self._given.items()):
+                if earlier == question:
+                    break
+                if its.keys() & given.keys():
+                    self._send(earlier, its)
             del self._given[question]
             told = self._told.pop(question, set()) | given.keys()
             if not told.issuperset(self._awaited()):
@@ -65,6 +80,8 @@ class Answers:
 def _question(said: FromWorker) -> tuple[object, ...]:
     """Return what tells answers to one question from others."""
     match said:
+        case WorkerPhase():
+            return said.type, said.name
         case WorkerSaveAck():
             return said.type, said.id
         case WorkerStopped():

@@ -15,7 +15,7 @@ _AT_ONCE = 500
 _PICTURE_S, _RANKS_A_SECOND = 1.0, 1000
 _SAMPLES_S = 10.0
 _SAMPLES_KEPT = 90_000
-"""Samples of single ranks (16 MB) for each time that the run's age grows by a factor of e."""
+"""Samples of single ranks (16 MB) for each time that the run's age grows by a factor of e; `_ROUND_PART` makes it more beyond 18,000 ranks."""
 _ROUND_PART = 0.2
 """Of a round's age: the longest time without a sample, so that a short round late in a long run has its curves too."""
 
@@ -42,7 +42,7 @@ async def each_rank(ranks: Sequence[Rank], tell: Callable[[Rank], dict[str, Any]
 def picture(board: Board, ranks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the keys of `launcher.run.state`. ``ranks``: those of the round, where they are told already."""
     round_, now = board.round, board.now()
-    used = round_.nodes if round_ is not None else []
+    used = round_.of_node if round_ is not None else {}  # looked up for each node
     saver = board.saver
     return {
         **clock.stamp(),
@@ -88,6 +88,7 @@ def picture_every_s(ranks: int) -> float:
 def sample_every_s(ranks: int, held_s: float, round_s: float) -> float:
     """Seconds between two samples of so many ranks in a run that has held its nodes for ``held_s``, the round for ``round_s``.
 
-    512 ranks would write 5 GB in a week of every ten seconds; this way it is 110 MB, and 3 more for each round of an hour.
+    512 ranks would write 5 GB in a week of every ten seconds; this way it is 110 MB, and 3 more for each round of an hour. However many
+    ranks there are, no more of them are written in a second than for pictures, 180 kB.
     """
-    return max(_SAMPLES_S, min(held_s * ranks / _SAMPLES_KEPT, round_s * _ROUND_PART))
+    return max(_SAMPLES_S, picture_every_s(ranks), min(held_s * ranks / _SAMPLES_KEPT, round_s * _ROUND_PART))

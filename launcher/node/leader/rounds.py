@@ -257,9 +257,10 @@ class Round:
         if self.failed_at is None:
             return False
         patience = _SETTLE_SCRIPT_S if self.script else _SETTLE_S
-        if symptom_only(self.failures):
+        failures = self.failures
+        if symptom_only(failures):
             patience = _SETTLE_SYMPTOMS_S
-        if not self.stepped and len(self.failures) < self.world_size and all(map(left_by_itself, self.failures)):
+        if not self.stepped and len(failures) < self.world_size and all(map(left_by_itself, failures)):
             patience = _SETTLE_EXITS_S
         return now - self.failed_at >= patience
 
@@ -356,13 +357,16 @@ class Round:
         torchrun allows that, and the others may need them. A process closes its sockets before it has ended: its end may be heard of
         after the failures that follow from it. One that ends by ``os._exit`` has said nothing before. Who left long before is not missed.
         """
+        left = [(r, left_t) for r in self.ranks if (left_t := r.left_t) is not None]
+        if not left:
+            return []  # else the logs of all victims are read
         failed_t = min(f.t for f in victims)
         long_ago_s = _MISSED_LATE_S if any(cause_of(f).kind == "timeout" for f in victims) else _MISSED_S
         return [
             Failure(r.rank, r.node.host, left_t, step=r.step or None, kind="exit", exit_code=0)
-            for r in self.ranks
+            for r, left_t in left
             if not self.is_done(r.step if r.finished is None else r.finished)
-            if (left_t := r.left_t) is not None and -long_ago_s <= left_t - failed_t <= _SETTLE_SYMPTOMS_S
+            if -long_ago_s <= left_t - failed_t <= _SETTLE_SYMPTOMS_S
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:

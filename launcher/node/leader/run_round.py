@@ -23,6 +23,7 @@ from launcher.node.policy.first_failure import (
     same_failures,
     signature,
     symptom_only,
+    victims,
 )
 from launcher.node.policy.hangs import LONG_S, HangWatch
 from launcher.node.wire.messages import (
@@ -139,7 +140,7 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
             {"rank": r.rank, "host": r.node.host, "node": r.node.index, "local_rank": r.local_rank}
             for r in round_.ranks
         ],
-        spares=[n.host for n in board.nodes.healthy if n not in round_.nodes],
+        spares=[n.host for n in board.nodes.healthy if n not in round_.of_node],
         resume_step=resume and resume.step,
         resume_path=chosen and str(chosen.path),
     )
@@ -186,8 +187,9 @@ def _grown(board: Board, round_: Round) -> Evidence | None:
     """Return the evidence that a node has come which the job wants, once what was done without it is saved."""
     if len(round_.nodes) >= board.spec.nodes:
         return None
-    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saved_t]
-    return Evidence(Kind.MORE_NODES, f"{new[0].host} can be used again") if new else None
+    saved_t = board.saved_t
+    new = next((n for n in board.nodes.healthy if n.joined_at < saved_t and n not in round_.of_node), None)
+    return None if new is None else Evidence(Kind.MORE_NODES, f"{new.host} can be used again")
 
 
 def _lost(round_: Round) -> Evidence:
@@ -333,7 +335,8 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
         return evidence
     same = same_failures(first, spoken)
     failed = _one_failure(board, round_, first, same)
-    _report_victims(board, [f for f in spoken if f not in same], after=first.t)
+    alike = set(same)
+    _report_victims(board, [f for f in spoken if f not in alike], after=first.t)
     # Otherwise the allocation is going away, whatever failed meanwhile.
     return failed if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE) else evidence
 
@@ -393,8 +396,4 @@ def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
 
 def _report_victims(board: Board, failures: list[Failure], *, after: float) -> None:
     if failures:
-        victims = [
-            {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - after), 3), "cause": cause_of(f)}
-            for f in failures
-        ]
-        board.history.event("victims", ranks=victims)
+        board.history.event("victims", ranks=victims(failures, after=after))

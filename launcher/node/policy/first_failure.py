@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal as signals
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from launcher.node.wire.messages import WorkerExit
@@ -19,11 +20,13 @@ from launcher.run.messages import WorkerFailure
 
 _OWN_KINDS = ("host_memory", "cuda_oom", "cuda", "gpu", "shm", "import", "disk_full", "unloadable")
 """A rank that failed in this way needs no other one to have failed before, whatever else its words say."""
+_WHOLE_CAUSES = 16
+"""The history has the whole cause of so many victims, log lines included: of 16,000 it would be 27 MB a round."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Failure:
-    """What is known of one rank's failure; the worker's words and its exit arrive apart."""
+    """What is known of one rank's failure; the worker's words and its exit arrive apart. It equals itself alone."""
 
     rank: int
     host: str
@@ -60,6 +63,13 @@ class Failure:
         if not (told and by_us and message.signal is not None):  # else it is our own kill
             self.signal, self.exit_code = message.signal, message.exit_code
         self.oom, self.last_lines = message.oom, message.last_lines
+        self.__dict__.pop("log_blames_another", None)
+
+    @cached_property
+    def log_blames_another(self) -> bool:
+        """The end of its log says that another rank is gone. Each look at a round asks this of all that have failed."""
+        tail = "\n".join(self.last_lines)
+        return is_lost_peer(tail) and fault_of_gpu(tail) is None
 
 
 def cause_of(failure: Failure, who: str = "") -> Cause:
@@ -90,10 +100,8 @@ def is_victim(failure: Failure) -> bool:
         return False
     if failure.exception is not None:
         return failure.victim
-    tail = "\n".join(failure.last_lines)
-    if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
-        return is_lost_peer(tail) and fault_of_gpu(tail) is None
-    return False
+    may_blame = failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code)
+    return bool(may_blame) and failure.log_blames_another
 
 
 def left_by_itself(failure: Failure) -> bool:
@@ -127,6 +135,16 @@ def first_failure(failures: list[Failure]) -> Failure | None:
         return (f.after_end and f.exception is None, is_victim(f), f.t, f.rank)
 
     return min(failures, key=order, default=None)
+
+
+def victims(failures: list[Failure], *, after: float) -> list[dict[str, Any]]:
+    """What the history has of ranks that failed because of another, which failed at ``after``."""
+    told: list[dict[str, Any]] = [
+        {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - after), 3)} for f in failures
+    ]
+    for one, failure in zip(told, failures[:_WHOLE_CAUSES], strict=False):
+        one["cause"] = cause_of(failure)
+    return told
 
 
 def signature(cause: Failure | Cause, step: int | None) -> tuple[Any, ...] | None:

@@ -185,6 +185,11 @@ class Leader:
         """Everything of ``type_`` that was said, with these values."""
         return [m for m in self.said if m["type"] == type_ and all(m.get(k) == v for k, v in values.items())]
 
+    @property
+    def phases(self) -> int:
+        """How many phases of single ranks were told."""
+        return sum(len(m["ranks"]) for m in self.said if m["type"] == "ranks" and m["message"]["type"] == "phase")
+
     def tell(self, type_: str, node: int = 0, **values: Any) -> None:
         """Say something to an agent."""
         self.links[node].send(ToAgent.kinds[type_].from_wire(values, []))

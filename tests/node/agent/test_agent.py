@@ -179,7 +179,7 @@ def test_messages_reach_the_workers_they_are_for(world: Any) -> None:
     async def body(w: Any) -> None:
         await start(w)
         w.leader.round(0, 3, "echo")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 3)
+        await w.leader.until(lambda: w.leader.phases == 3)
         w.leader.tell("to_workers", round=0, ranks=[1], message={"type": "say", "text": "one"})
         w.leader.tell("to_workers", round=0, ranks=None, message={"type": "leave", "text": "x" * 300_000})
         await w.leader.heard("worker_exit", count=3, exit_code=0)
@@ -202,7 +202,7 @@ def test_ending_a_round_leaves_nothing_of_it(world: Any) -> None:
     async def body(w: Any) -> None:
         agent = await start(w)
         w.leader.round(0, 4, "family")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 4)
+        await w.leader.until(lambda: w.leader.phases == 4)
         await w.leader.until(lambda: len(w.left()) == 2 + 4 * 4)  # what was just executed has no environment to read
         w.leader.tell("end", round=0)
         await w.leader.heard("cleared", round=0)
@@ -237,7 +237,7 @@ def test_a_script_hears_term_once(world: Any) -> None:
         w.spec(work=Work(kind="script", target="x.py"))
         await start(w)
         w.leader.round(0, 2, "term")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        await w.leader.until(lambda: w.leader.phases == 2)
         asked_t = time.time()
         for _ in range(3):
             w.leader.tell("term", round=0, cause="preempted", left_s=20.0)
@@ -258,7 +258,7 @@ def test_an_agents_signals_are_told_and_end_nothing(world: Any) -> None:
         agent = await start(w)
         w.leader.round(0, 2, "wait")
         await w.leader.heard("worker_up", count=2)
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        await w.leader.until(lambda: w.leader.phases == 2)
         alive = sorted(w.left())
         for signum in (signal.SIGTERM, signal.SIGUSR2, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             for pid in alive:
@@ -302,7 +302,7 @@ def test_stacks_are_waited_for_on_a_busy_node(world: Any) -> None:
     async def body(w: Any) -> None:
         agent = await start(w, tweak="workers._STACKS_S = 600.0")
         w.leader.round(0, 2, "wait")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        await w.leader.until(lambda: w.leader.phases == 2)
         os.kill(w.fork_server(agent), signal.SIGSTOP)
         w.leader.tell("dump", round=0)
         await w.leader.heard("alive", count=len(w.leader.all("alive")) + 3)
@@ -320,7 +320,7 @@ def test_losing_the_leader_ends_everything(world: Any) -> None:
     async def body(w: Any) -> None:
         agent = await start(w)
         w.leader.round(0, 2, "family")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        await w.leader.until(lambda: w.leader.phases == 2)
         w.stop()
         assert await w.gone(agent) == 15
         assert w.left() == []
@@ -350,7 +350,7 @@ def test_killing_the_agent_leaves_nothing(world: Any) -> None:
         w.leader.tell("store", round=0)
         await w.leader.heard("store_ready", port=4242)
         w.leader.round(0, 3, "family")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 3)
+        await w.leader.until(lambda: w.leader.phases == 3)
         await w.leader.until(lambda: len(w.left()) == 3 + 3 * 4)  # what was just executed has no environment to read
         agent.kill()
         await w.gone(agent)
@@ -367,7 +367,7 @@ def test_killing_the_fork_server_costs_a_round(world: Any) -> None:
         w.leader.tell("store", round=0)
         await w.leader.heard("store_ready")
         w.leader.round(0, 2, "family")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        await w.leader.until(lambda: w.leader.phases == 2)
         os.kill(w.fork_server(agent), signal.SIGKILL)
         exits = await w.leader.heard("worker_exit", count=2)
         assert {e["signal"] for e in exits} == {9}
@@ -434,7 +434,7 @@ def test_spawned_workers(world: Any) -> None:
         await w.leader.heard("worker_exit", count=2, exit_code=0)
         assert len([m for m in w.leader.all("worker") if m["message"]["type"] == "finished"]) == 2
         w.leader.round(1, 2, "family")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
+        await w.leader.until(lambda: w.leader.phases == 2)
         w.leader.tell("end", round=1)
         await w.leader.heard("cleared", round=1)
         assert sorted(w.left()) == sorted([agent.pid, w.fork_server(agent)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -10,7 +11,15 @@ import pytest
 from launcher.node.agent import answers
 from launcher.node.agent.answers import Answers
 from launcher.node.wire.messages import FromAgent, RankShard, RanksSaid, ShardsWritten
-from launcher.run.messages import FromWorker, WorkerEntered, WorkerSaveAck, WorkerSaveBegun, WorkerShard, WorkerStopped
+from launcher.run.messages import (
+    FromWorker,
+    WorkerEntered,
+    WorkerPhase,
+    WorkerSaveAck,
+    WorkerSaveBegun,
+    WorkerShard,
+    WorkerStopped,
+)
 
 
 class Node:
@@ -45,6 +54,7 @@ def play(scene: Callable[[Node], Awaitable[None]]) -> Node:
         ([WorkerEntered(step=n) for n in (7, 9, 8)], {"type": "entered", "step": 9}),
         ([WorkerSaveAck(id=3, ok=True)] * 3, {"type": "save_ack", "id": 3, "ok": True}),
         ([WorkerSaveAck(id=3, ok=ok) for ok in (True, False, True)], {"type": "save_ack", "id": 3, "ok": False}),
+        ([WorkerPhase(name="save")] * 3, {"type": "phase", "name": "save"}),
         ([WorkerSaveBegun(step=9)] * 3, {"type": "save_begun", "step": 9}),
         ([WorkerStopped(step=9, saved=True)] * 3, {"type": "stopped", "step": 9, "saved": True}),
     ],
@@ -124,13 +134,50 @@ def test_the_last_rank_to_answer_waits_for_nobody() -> None:
         assert len(node.told) == 2
         for step in (4, 8):
             node.answers.take(2, WorkerSaveBegun(step=step))
-        assert len(node.told) == 3
+        assert len(node.told) == 2
+        node.answers.flush(2)
 
-    assert [ranks for ranks, _ in play(scene).heard] == [[1], [0, 2], [2]]
+    assert [ranks for ranks, _ in play(scene).heard] == [[1], [0, 2], [2], [2]]
+
+
+def test_a_save_is_three_messages_however_its_ranks_run() -> None:
+    """Each rank tells that it saves, that it has begun, and that it trains again; one after the other, or side by side."""
+    words = [WorkerPhase(name="save"), WorkerSaveBegun(step=4), WorkerPhase(name="train")]
+
+    async def scene(node: Node) -> None:
+        for rank, said in [(r, w) for r in range(3) for w in words] + [(r, w) for w in words for r in range(3)]:
+            node.answers.take(rank, said)
+
+    assert play(scene).heard == [([0, 1, 2], said.to_wire()) for said in words] * 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_rank_is_heard_in_the_order_in_which_it_spoke(seed: int) -> None:
+    """Random words of three ranks, and other messages between them: every rank's come in its order, none twice and none lost."""
+    dice, spoken = random.Random(seed), {rank: [] for rank in range(3)}  # type: dict[int, list[object]]
+    kinds = [
+        WorkerPhase(name="save"),
+        WorkerPhase(name="train"),
+        WorkerSaveBegun(step=4),
+        WorkerStopped(step=4, saved=True),
+    ]
+
+    async def scene(node: Node) -> None:
+        for _ in range(200):
+            rank, said = dice.randrange(3), dice.choice(kinds)
+            node.answers.take(rank, said)
+            spoken[rank].append(said.to_wire())
+            if dice.random() < 0.1:
+                node.answers.flush(dice.randrange(3))
+        for rank in range(3):
+            node.answers.flush(rank)
+
+    heard = play(scene).heard
+    assert {rank: [said for ranks, said in heard if rank in ranks] for rank in range(3)} == spoken
 
 
 def test_a_ranks_messages_keep_their_order() -> None:
-    """Another message, or another answer, of a rank sends what it has answered first."""
+    """Another message of a rank, or an answer to the same question, sends what it has answered first."""
 
     async def scene(node: Node) -> None:
         node.answers.take(0, WorkerEntered(step=4))

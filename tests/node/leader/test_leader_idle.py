@@ -7,9 +7,10 @@ import json
 import time
 
 import pytest
+from acts import plain_script
 from an_event import an_event
 
-from launcher.node.leader import wait_for_runs
+from launcher.node.leader import timed_checks, wait_for_runs
 from launcher.run import event_lines
 from launcher.run.spec import Work
 
@@ -124,6 +125,25 @@ def test_a_silent_script_that_computes_is_left_alone(world, virtual):
     w.worker_class = Script
 
     assert virtual(w.attempt_once()).state == "completed"
+
+
+@pytest.mark.parametrize(("idle_min", "most"), [(IDLE_MIN, 62), (0.0, 0)])
+def test_what_ranks_use_is_looked_at_once_a_second(world, virtual, monkeypatch, idle_min, most):
+    """A minute of a plain script, ten ticks a second: each look goes through all ranks; none where no limit is set."""
+    looks = []
+    monkeypatch.setattr(
+        timed_checks, "_occupied", lambda round_, real=timed_checks._occupied: looks.append(1) or real(round_)
+    )
+    w = world(
+        work=Work(kind="script", target="train.py"),
+        checkpoint={"enabled": False},
+        restart={"idle_timeout_min": idle_min},
+    )
+    w.worker_class = plain_script(w, seconds=60.0)
+
+    assert virtual(w.attempt_once()).state == "completed"
+
+    assert most * 0.9 <= len(looks) <= most
 
 
 def test_the_cap_over_all_attempts_ends_one_that_reaches_it(world, virtual):

@@ -42,6 +42,19 @@ def test_a_round_late_in_a_long_run_has_samples_of_its_own(round_s: float, least
     assert count * 512 * RANK_BYTES <= 3e6
 
 
+@pytest.mark.parametrize("held_s", [0.0, WEEK_S])
+@pytest.mark.parametrize(("ranks", "most"), [(16_000, 250e6), (100_000, 1e9)])
+def test_samples_of_many_ranks_are_bounded_by_the_second(ranks: int, most: float, held_s: float) -> None:
+    """A first round of a week, and a late one: beyond the first sample 180 kB a second at most, however many ranks there are."""
+    age_s, size = 0.0, 0
+    while age_s < WEEK_S:
+        assert size <= RANK_BYTES * 1000 * age_s
+        age_s += sample_every_s(ranks, held_s + age_s, age_s)
+        size += ranks * RANK_BYTES
+
+    assert size <= most
+
+
 def test_looking_for_a_node_among_many_compares_no_fields() -> None:
     """A node equals itself alone. A picture of 512 nodes that compared their fields took 0.3 s of each second of the leader's loop."""
     assert Node(0, "n0", host="n0") != Node(0, "n0", host="n0")
