@@ -23,7 +23,7 @@ MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 IGNORE = 'trap "" TERM USR2 USR1 HUP INT'
 _TEARDOWN_AGAIN_S = 5
 _AGAIN = ("--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--output=/dev/null")
-"""srun's options for one agent that is started again, beside the step that holds the job's CPUs, memory and GPUs."""
+"""srun's options for one process, an agent that is started again say, beside the step that holds the job's CPUs, memory and GPUs."""
 _TO_LOG = ("/bin/sh", "-c", f'exec "$@" >>"${LOG}" 2>&1', "agent")
 """The agent's output goes to its log by itself: through srun it would end with srun."""
 # The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
@@ -57,8 +57,11 @@ def first_node_sees(place: JobPlace) -> list[str]:
     return [leave_line(place.root), f"status={UNSEEN}", f"{seen} || sleep 5", f"{seen} || leave"]
 
 
-def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
-    """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol."""
+def courier(job: Job, facts: Facts, lib: str, place: JobPlace, srun: Sequence[str]) -> list[str]:
+    """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol.
+
+    ``srun``: options without the container. It starts others of its kind with them.
+    """
     if not job.environment.container:
         return []
     return [
@@ -69,7 +72,8 @@ def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
         f'"$outside" -c "import sys; sys.exit(sys.version_info < (3, 10))" || {{ echo "{_OLD}" >&2; exit 1; }}',
         "fi",
         f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",
-        f'({IGNORE}; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
+        f'({IGNORE}; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}"'
+        f" {shlex.join(['srun', *_AGAIN, *srun])}) &",
         "courier=$!",
     ]
 

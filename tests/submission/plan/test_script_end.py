@@ -121,7 +121,7 @@ def test_an_old_python_beside_a_container_ends_the_job_at_once(tmp_path: Path, p
     job: Any = SimpleNamespace(environment=SimpleNamespace(container="x.sif"))
     given: Any = SimpleNamespace(launcher_python="/no/such/python")
     place: Any = SimpleNamespace(run_dir=str(tmp_path))
-    lines = around_srun.courier(job, given, str(tmp_path), place)
+    lines = around_srun.courier(job, given, str(tmp_path), place, [])
     done = subprocess.run(
         ["/bin/bash", "-c", "\n".join([*lines, "wait"])], env={"PATH": str(tmp_path)}, capture_output=True, text=True,
         check=False, timeout=60,
@@ -141,7 +141,7 @@ def test_no_signal_ends_a_courier_while_it_starts(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(environment=SimpleNamespace(container="x.sif"))
     given: Any = SimpleNamespace(launcher_python=str(tool))
     place: Any = SimpleNamespace(run_dir=str(tmp_path))
-    lines = [around_srun.KEEP_SHELL, *around_srun.courier(job, given, str(tmp_path), place), "wait $courier"]
+    lines = [around_srun.KEEP_SHELL, *around_srun.courier(job, given, str(tmp_path), place, []), "wait $courier"]
     subprocess.run(["/bin/bash", "-c", "\n".join(lines)], check=True, timeout=60)
 
     assert (tmp_path / "told").read_text() == "lives\n"
