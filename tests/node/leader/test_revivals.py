@@ -406,6 +406,35 @@ def test_a_keeper_that_says_nothing_is_done_without(world, virtual):
     assert "revive" not in [m["type"] for m in w.keeper.heard]
 
 
+@pytest.mark.parametrize("back_after_s", [3.0, None])
+def test_a_lost_keeper_is_told_where_none_comes_back(world, virtual, back_after_s):
+    """Ten seconds later, once. The batch script starts another one: then nothing is told, and agents are started again as before.
+
+    That one did not see the first leader start: the leader tells it how long that took.
+    """
+    w = kept(world, keeper={"slow_s": 30.0, "start_s": 50.0})
+    w.step_s = 1.0
+    killed(w, 30, 1)
+
+    async def script():
+        await w.until(lambda: any(x.entered >= 12 for n in w.nodes for x in n.workers))
+        w.keeper.stop()
+        w.keeper.link.hang_up()
+        if back_after_s is not None:
+            await asyncio.sleep(back_after_s)
+            w.keeper.slow_s = 0.1
+            w.keeper.join()
+
+    assert virtual(w.attempt_once(script)).state == ("requeued" if back_after_s is None else "completed")
+    warned = [e["text"] for e in w.events("warning") if "keeper" in e["text"]]
+    assert len(warned) == (back_after_s is None)
+    assert all("has been gone for 10 s" in text for text in warned)
+    assert len(w.events("agent_revived")) == (back_after_s is not None)
+    assert [m["start_s"] for m in w.keeper.heard if m["type"] == "keeper_welcome"][1:] == [30.0] * (
+        back_after_s is not None
+    )
+
+
 def test_a_leader_that_died_while_nodes_started_waits_for_them_as_ever(world, virtual):
     """They may be in their setup lines: nothing has been together that could come back in seconds."""
     w = kept(world)
