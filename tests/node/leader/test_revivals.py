@@ -137,7 +137,10 @@ def test_another_leader_goes_on_in_the_same_attempt(world, virtual):
 
 
 def test_the_leader_of_another_host_goes_on_without_the_lost_one(world, virtual):
-    """Nobody waits for the host that SLURM has removed: a spare takes its place, in the same attempt, within a second."""
+    """Nobody waits for the host that SLURM has removed: a spare takes its place, in the same attempt, within a second.
+
+    The keeper was on it: a warning says what that means.
+    """
     w = world(checkpoint=SAVES, spare_nodes=1)
     w.allocation.means = SignalMeaning("nothing")
 
@@ -154,6 +157,27 @@ def test_the_leader_of_another_host_goes_on_without_the_lost_one(world, virtual)
     assert next((d["evidence"], d["action"]) for d in w.events("decision")) == ("leader_gone", "new_round")
     assert [m["line"] for m in w.nodes[2].heard if m["type"] == "welcome"][-1] == [2]
     assert [e["host"] for e in w.events("node_lost") if e["t"] >= moved["t"]] == []
+    (warned,) = w.events("warning")
+    assert warned["text"].startswith("the batch script and its keeper ended with n0: an agent or a leader that dies")
+
+
+def test_where_leadership_moves_on_nobody_is_warned_again(world, virtual):
+    """The host of the leader that had moved is lost, too: that there is no keeper has been said."""
+    w = world(checkpoint=SAVES, spare_nodes=2)
+    w.allocation.means = SignalMeaning("nothing")
+    reached = lambda step: any(x.entered >= step for n in w.nodes for x in n.workers)  # noqa: E731
+
+    async def all_of_them():
+        await led_until(w, lambda: reached(13))
+        leading = asyncio.ensure_future(w.attempt_once(revived=True, lost=("n0",)))
+        await w.until(lambda: len(w.events("round_started")) == 2 and reached(17))
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        return await w.attempt_once(revived=True, lost=("n0", "n1"))
+
+    assert virtual(all_of_them()).state == "completed"
+    assert [e["moved_to"] for e in w.events("leader_revived")] == ["n1", "n2"]
+    assert len([e for e in w.events("warning") if "keeper" in e["text"]]) == 1
 
 
 def test_a_moved_leader_does_not_kill_its_own_step(world, virtual):
