@@ -101,6 +101,20 @@ def outlives_host(cluster: Cluster, run: Run, which: int) -> None:
     assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
 
 
+def outlives_first_host(cluster: Cluster, run: Run) -> None:
+    """The first host dies, and a spare is there: another host leads in the same attempt, and ends the job."""
+    cluster.set(SlurmdTimeout=10)
+    dead, job = run.state()["nodes"][0], run.job_id
+    cluster.kill(dead)
+    outcome = run.wait_end()
+    run.wait_no_process()
+
+    assert "completed" == outcome["state"], outcome
+    assert 1 == len(run.told("attempt_started"))
+    assert [dead] == [e["host"] for e in run.told("leader_revived") if e["moved_to"]]
+    cluster.wait_job(job, "CANCELLED")
+
+
 def hold_goes_on(held: Held) -> None:
     """A hold in containers runs a job twice, an agent's death between, and leaves nothing."""
     first, said = held.rerun()

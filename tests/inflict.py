@@ -52,9 +52,17 @@ def keeper(run: Run) -> psutil.Process:
     return those(run.processes(), lambda process: "launcher.node.allocation.keeper" in process.cmdline())[0]
 
 
+def lose_keeper(run: Run) -> None:
+    """SIGKILL the keeper, and the shell that would start another one."""
+    one = keeper(run)
+    for process in (one.parent(), one):
+        if process is not None:
+            process.kill()
+
+
 def lose_agent(run: Run, node: int) -> None:
     """SIGKILL one agent whose keeper has died before: nobody starts it again."""
-    keeper(run).kill()
+    lose_keeper(run)
     kill_agent(run, node)
 
 
@@ -93,21 +101,33 @@ def signal_store(run: Run, number: int) -> None:
     ranks = {r.get("pid") for r in run.state()["ranks"]}
     for process in run.processes():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in ranks and _listens(process.pid, port):
+            if process.pid not in ranks and port in _ports(process.pid, "0A"):
                 process.send_signal(number)
                 return
     raise AssertionError(f"no process listens on {port}")
 
 
-def _listens(pid: int, port: int) -> bool:
-    # psutil reads this process's network namespace; the store lives in its host's.
+def is_kept(run: Run) -> bool:
+    """Whether the keeper is there and has found the leader."""
+    try:
+        return bool(_ports(keeper(run).pid, "01"))
+    except (IndexError, OSError):
+        return False
+
+
+def _ports(pid: int, state: str) -> set[int]:
+    """The ports of a process's TCP sockets that listen (0A) or are connected (01).
+
+    psutil reads this process's network namespace; the run's processes live in their hosts'.
+    """
+    found = set()
     inodes = {os.readlink(f"/proc/{pid}/fd/{fd}")[8:-1] for fd in os.listdir(f"/proc/{pid}/fd") if _is_socket(pid, fd)}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
-            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port and words[9] in inodes:
-                return True
-    return False
+            if words[3] == state and words[9] in inodes:
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return found
 
 
 def _is_socket(pid: int, fd: str) -> bool:

@@ -6,6 +6,8 @@ MARK = "launcher: start "
 """What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
 LOG = "LAUNCHER_AGENT_LOG"
 """The variable that names the log of an agent that is started again."""
+SHELL = "LAUNCHER_BATCH_SHELL"
+"""The variable that names the process of the batch script's shell to the keeper, which that shell starts through another one."""
 COMPLETED = 64
 """Exit status of the teardown that tells the batch script of a completed run: the job is COMPLETED, whatever single tasks
 ended with."""

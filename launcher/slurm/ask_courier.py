@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -13,10 +14,22 @@ from typing import Any
 from launcher.run.files import read_object, write_atomic
 
 VARIABLE = "LAUNCHER_COURIER"
-"""Names the folder, in the environment of agents."""
+"""Names the folder, in the environment of agents. Each host has one of its own in it: another host would see a file late."""
 COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue"})
 POLL_S = 0.1
 """Seconds between two looks for a file."""
+
+
+def own_folder(courier: str) -> Path:
+    """Return where this host's questions are, in the folder ``courier``."""
+    return Path(courier, os.environ.get("SLURMD_NODENAME", ""))
+
+
+def call_courier() -> None:
+    """Have a courier started on this host, where there are couriers: the one of the batch script ends with its host. Never raises."""
+    if folder := os.environ.get(VARIABLE):
+        with contextlib.suppress(OSError):
+            own_folder(folder).mkdir(mode=0o700, exist_ok=True)
 
 
 def ask_courier(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
@@ -29,10 +42,11 @@ def ask_courier(words: Sequence[str], *, timeout_s: float, environ: Mapping[str,
     if not folder or words[0] not in COMMANDS:
         return None
     name = uuid.uuid4().hex
-    ask, answer = Path(folder, f"ask.{name}"), Path(folder, f"answer.{name}")
+    ask, answer = (own_folder(folder) / f"{kind}.{name}" for kind in ("ask", "answer"))
     hidden = environ is not None and "SLURM_JOB_ID" not in environ
+    question = {"words": list(words), "timeout_s": timeout_s, "hidden": hidden, "pid": os.getpid()}
     try:
-        write_atomic(ask, json.dumps({"words": list(words), "timeout_s": timeout_s, "hidden": hidden}), durable=False)
+        write_atomic(ask, json.dumps(question), durable=False)
     except OSError:
         return None
     end = time.monotonic() + timeout_s + 5 * POLL_S

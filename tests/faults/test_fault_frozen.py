@@ -105,7 +105,7 @@ def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
 def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Without a keeper another agent hands the job back. SLURM's signals wake the leader: it writes nothing more."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
-    inflict.keeper(run).kill()
+    inflict.lose_keeper(run)
     leader = inflict.agents(run)[0]
 
     leader.send_signal(signal.SIGSTOP)

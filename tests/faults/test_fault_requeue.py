@@ -285,7 +285,7 @@ def test_a_leader_killed_while_it_cancels(clean: Cluster, tmp_path: Path) -> Non
 
 DEATHS: dict[str, Callable[[Run], object]] = {
     "batch script": lambda run: batch_script(run).send_signal(signal.SIGKILL),
-    "srun and keeper": lambda run: [inflict.keeper(run).kill(), inflict.kill_srun(run)],
+    "srun and keeper": lambda run: [inflict.lose_keeper(run), inflict.kill_srun(run)],
     "batch script and leader": lambda run: [batch_script(run).kill(), inflict.kill_agent(run, 0)],
 }
 

@@ -82,6 +82,20 @@ def test_a_killed_leader_costs_its_own_agent_alone(clean: Cluster, tmp_path: Pat
     assert [process for process in others if not process.is_running()] == []
 
 
+def test_a_killed_keeper_is_started_again(clean: Cluster, tmp_path: Path) -> None:
+    """kill -9 of the keeper, and then of an agent: that one is started again in place, in the same attempt."""
+    run = start(clean, tmp_path, params={**LONG, "epochs": 60})
+    before = inflict.keeper(run)
+    before.kill()
+    run.wait("another keeper, which has found the leader", lambda: not before.is_running() and inflict.is_kept(run), 60)
+
+    inflict.kill_agent(run, 1)
+
+    run.wait("a new round's first step", lambda: run.told("first_step", attempt=0, round=1), 60)
+    assert len(run.told("agent_revived")) == len(run.told("attempt_started")) == 1
+    assert [e for e in run.told("warning") if "keeper" in e["text"]] == []
+
+
 def test_an_agent_of_a_run_that_was_preempted_before_is_started_again(clean: Cluster, tmp_path: Path) -> None:
     """The job's record may still tell of the preemption in its next life: that is no reason to give the job back."""
     run = start(clean, tmp_path)

@@ -138,6 +138,18 @@ def test_a_hold_in_containers_runs_one_job_after_another(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_first_host_of_a_run_in_containers_dies_beside_a_spare(
+    cluster: Cluster, environment: dict[str, Any], tmp_path: Path
+) -> None:
+    """The batch script's courier dies with it: the next host in line has one of its own, and leads."""
+    one = submit(tmp_path, cluster.env, 2, environment=environment, resources={"spare_nodes": 1}, params={"epochs": 16})
+    one.wait_saved(1)
+    one.wait_step(13)
+    contained.outlives_first_host(cluster, one)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("which", [0, 1], ids=["first host", "another host"])
 def test_a_host_of_a_run_in_containers_dies(cluster: Cluster, run: Run, which: int) -> None:
     """Of the first one nobody inside can tell SLURM: it requeues itself a job that is submitted without --no-kill."""

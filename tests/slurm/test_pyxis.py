@@ -126,6 +126,16 @@ def test_the_first_host_of_a_run_in_pyxis_dies(cluster: Cluster, run: Run) -> No
     contained.outlives_host(cluster, run, 0)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_first_host_of_a_run_in_pyxis_dies_beside_a_spare(cluster: Cluster, site: Site, tmp_path: Path) -> None:
+    """The next host in line has a courier outside the container, and leads."""
+    one = start(cluster, site, tmp_path, params={"epochs": 16}, resources={"spare_nodes": 1})
+    one.wait_saved(1)
+    one.wait_step(13)
+    contained.outlives_first_host(cluster, one)
+
+
 def test_an_image_that_does_not_exist_is_named(cluster: Cluster, site: Site, tmp_path: Path) -> None:
     """The history and `launcher why` say in enroot's words which image file is gone since the job was submitted."""
     image = tmp_path / "gone.sqsh"

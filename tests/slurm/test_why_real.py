@@ -121,7 +121,7 @@ def test_a_preempted_run_that_may_not_come_back(cluster: Cluster, tmp_path: Path
 def test_a_leader_that_dies_silently_is_found_out(cluster: Cluster, tmp_path: Path) -> None:
     """kill -9 of the leader of a run that may not come back, keeper included: the verb itself asks SLURM and says so."""
     run = steady(cluster, tmp_path, resources=ONE_NODE)
-    inflict.keeper(run).kill()
+    inflict.lose_keeper(run)
     for process in run.processes():
         if process.pid == run.state()["leader_pid"]:
             process.send_signal(signal.SIGKILL)

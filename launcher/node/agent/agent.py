@@ -34,6 +34,7 @@ from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.spec import RunSpec
+from launcher.slurm.ask_courier import call_courier
 
 PRELOAD = (
     "torch",
@@ -291,6 +292,8 @@ class Agent:
                     clock.set_to(order.t)
                 self._attempt, self._welcomed, self._joined = order.attempt, True, True
                 self._search.welcomed(order)
+                if self._search.may_lead:
+                    self._task(asyncio.to_thread(call_courier))
                 self._waiting.clear()
             case wire.RunChecks():
                 self._task(self._preflight(order))

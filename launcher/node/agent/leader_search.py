@@ -25,7 +25,6 @@ from launcher.node.wire.messages import IN_LINE, Welcome
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
-from launcher.slurm.ask_courier import VARIABLE
 
 if TYPE_CHECKING:
     from launcher.node.allocation.leaderless import LeaderEnd
@@ -67,8 +66,7 @@ class LeaderSearch:
         self._init_s = _UNANSWERED_S if joins else spec.init_timeout_min * 60
         self._leader = leader
         """The index of its node."""
-        # From inside a container nobody can ask SLURM: the process that carries questions out is on the first host.
-        asks = spec.batch == "slurm" and bool(environ.get("SLURM_JOB_ID")) and VARIABLE not in environ
+        asks = spec.batch == "slurm" and bool(environ.get("SLURM_JOB_ID"))
         self._limit_s = _UNANSWERED_S
         self._claimed_at: float | None = None
         """When the claim of a leader of this life was seen in this search."""
@@ -96,6 +94,11 @@ class LeaderSearch:
     def place(self) -> int | None:
         """This node's place in the line, from 0."""
         return self.line.index(self._doors.node) if self._doors.node in self.line else None
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this node may come to lead, and has to ask SLURM then."""
+        return self._moves and self.place is not None
 
     @property
     def others(self) -> list[str]:
@@ -136,7 +139,7 @@ class LeaderSearch:
             self.term_at = None
         searches = {self._search(index): index for index in self._where()}
         over = threading.Event()
-        watch = self._watch(over) if self.lost and self._moves and self.place is not None else None
+        watch = self._watch(over) if self.lost and self.may_lead else None
         unresolved: float | None = None
         self._claimed_at = None
         self._limit_s = self._patience()

@@ -41,12 +41,12 @@ from launcher.node.wire.keeper_messages import KeeperHello, KeeperWelcome, NotRe
 from launcher.node.wire.proofs import LifeKey
 from launcher.opening import read_whole
 from launcher.run.asking import exists, patiently
-from launcher.run.batch import GONE, LOG
+from launcher.run.batch import GONE, LOG, SHELL
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.processes import is_alive, mark_of
 from launcher.run.spec import RunSpec
-from launcher.run.units import signal_name
+from launcher.run.units import signal_name, whole_number
 from launcher.slurm.environ import job_environ
 from launcher.slurm.handback import RUNNING
 from launcher.slurm.jobs import job_facts
@@ -84,7 +84,8 @@ class Keeper:
         self.paths = paths
         self._stdin = stdin
         self._srun = srun
-        self._environ = {k: v for k, v in environ.items() if not k.startswith(("SLURM_STEP_", "SLURM_STEPID"))}
+        self._environ = {k: v for k, v in environ.items() if not k.startswith(("SLURM_STEP_", "SLURM_STEPID", SHELL))}
+        self._shell = whole_number(environ.get(SHELL, "")) or os.getppid()
         self._job = job_environ(environ)
         self._names = expand_hosts(self._job.node_list)
         self._key = LifeKey(secret, connection.allocation_life(environ), self._names[0])
@@ -187,6 +188,7 @@ class Keeper:
                 match reader.read(values):
                     case KeeperWelcome() as welcome:
                         self._leader, self._names, self._starting = welcome, welcome.nodes, False
+                        self._start_s = max(self._start_s, welcome.start_s)
                     case Revive() as order:
                         self._orders[order.node] = order.order
                         self._task(self._revive(order))
@@ -325,12 +327,12 @@ class Keeper:
 
     async def _read_input(self) -> None:
         """Wait until the batch script closes this process's standard input, or has gone itself."""
-        parent = os.getppid()
+        mark = mark_of(self._shell)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._stdin)
         await reader.read()
-        if os.getppid() != parent:
+        if not is_alive(self._shell, mark):
             os._exit(1)  # SLURM ends what is left of the job
         self._alone.set()
 
@@ -387,7 +389,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = 1
+    code = 3  # a fault of its own: the batch script starts another one
     try:
         code = main()
     except BaseException:

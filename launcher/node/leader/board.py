@@ -69,8 +69,6 @@ class KeeperLink:
     link: Link
     pid: int
     mark: str | None
-    start_s: float
-    """How long a leader takes to start."""
     heard: float
     """When it last sent anything, by the leader's clock."""
 
@@ -158,6 +156,10 @@ class Board:
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
     keeper: KeeperLink | None = None
     """Starts agents again, where it is there."""
+    keeper_lost_at: float | None = None
+    """When it was lost, by the leader's clock, until that has been told."""
+    leader_start_s: float = 0.0
+    """How long the first leader took to start, as a keeper has told."""
     moved: bool = False
     """The job's first host is lost, and its batch script with it."""
     asked: int = 0
@@ -174,7 +176,7 @@ class Board:
     @property
     def start_s(self) -> float:
         """How long an agent may take to start: twice what the first leader took."""
-        return 2 * self.keeper.start_s if self.keeper is not None else 0.0
+        return 2 * self.leader_start_s
 
     @property
     def attempt(self) -> int:

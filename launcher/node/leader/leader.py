@@ -188,13 +188,18 @@ class Leader:
     def _succeed(self, board: Board, told: list[Event], left: Mapping[str, Any]) -> None:
         """Take over what the leader that died knew of the attempt; ``left`` is its last picture of the run."""
         silent_s = clock.since(left)
+        before = past.leader_host(told, board.claim) or self.host
         board.history.event(
             "leader_revived",
-            host=past.leader_host(told, board.claim) or self.host,
+            host=before,
             leader=board.claim.leader,
             seconds=None if silent_s is None else round(silent_s, 2),
             moved_to=self.host if self.lost else None,
         )
+        if self.lost and before == self.node_names[0]:
+            board.history.warn(
+                f"the batch script and its keeper ended with {before}: an agent or a leader that dies from now on is not started again"
+            )
         self._first_round, self._checked = past.restore(board, told)
         for node in board.nodes.all:
             node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad

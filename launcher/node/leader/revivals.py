@@ -18,6 +18,8 @@ from launcher.node.wire.keeper_messages import KeeperHello, KeeperWelcome, NotRe
 from launcher.run import clock
 from launcher.run.processes import is_alive, mark_of
 
+_MISSED_S = 10.0
+"""The batch script has started another keeper by then."""
 _ORDERS = 1_000_000
 """More than a leader gives for one node."""
 
@@ -55,18 +57,29 @@ def keeper_joined(board: Board, link: wire.Link, hello: KeeperHello) -> None:
         link.send(wire.Shutdown())
         link.close()
         return
-    board.keeper = KeeperLink(link, hello.pid, hello.mark, hello.start_s, heard=board.now())
+    board.keeper, board.keeper_lost_at = KeeperLink(link, hello.pid, hello.mark, heard=board.now()), None
+    board.leader_start_s = max(board.leader_start_s, hello.start_s)
     names = [node.name for node in board.nodes.all if node.job is None]
-    link.send(KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names))
+    link.send(KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names, start_s=board.leader_start_s))
     _tell_agents(board)
 
 
 def keeper_left(board: Board) -> None:
-    """Do without the keeper: what it was asked for will not come."""
-    board.keeper = None
+    """Do without the keeper: what it was asked for will not come. The batch script starts another one."""
+    board.keeper, board.keeper_lost_at = None, board.now()
     for node in board.nodes.all:
         node.asked_at = None
     _tell_agents(board)
+
+
+def miss_keeper(board: Board, now: float) -> None:
+    """Write once that the leader is without a keeper, where none has come back."""
+    if board.keeper_lost_at is not None and now - board.keeper_lost_at > _MISSED_S and board.phase != "ended":
+        board.keeper_lost_at = None
+        board.history.warn(
+            f"the keeper, which starts killed agents and leaders again, has been gone for {_MISSED_S:.0f} s: "
+            "one that dies from now on is not started again"
+        )
 
 
 def keeper_stands_still(board: Board) -> None:

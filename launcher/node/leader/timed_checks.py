@@ -69,6 +69,7 @@ class TimedChecks:
             self._lose(node, "silent")
         if board.keeper is not None and now - board.keeper.heard > SILENCE_S:
             revivals.keeper_stands_still(board)
+        revivals.miss_keeper(board, now)
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)

@@ -31,6 +31,8 @@ class KeeperWelcome(ToAgent, type="keeper_welcome"):
     """What tells its process from others of that id (`launcher.run.processes.mark_of`)."""
     nodes: list[str]
     """The names of all nodes, by index."""
+    start_s: float = 0.0
+    """What a keeper before this one has told (`KeeperHello`): one that is started again finds a leader that leads."""
 
 
 class Revive(ToAgent, type="revive"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launcher.config.document.schema import Job
 from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, GONE, JUDGED, LAST_WORDS, LOG, MARK, UNSEEN
+from launcher.run.batch import COMPLETED, GONE, JUDGED, LAST_WORDS, LOG, MARK, SHELL, UNSEEN
 from launcher.slurm.ask_courier import VARIABLE
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.job_place import JobPlace
@@ -23,7 +23,9 @@ MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 IGNORE = 'trap "" TERM USR2 USR1 HUP INT'
 _TEARDOWN_AGAIN_S = 5
 _AGAIN = ("--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--output=/dev/null")
-"""srun's options for one agent that is started again, beside the step that holds the job's CPUs, memory and GPUs."""
+"""srun's options for one process, an agent that is started again say, beside the step that holds the job's CPUs, memory and GPUs."""
+_KEEPERS = 5
+"""Keepers of one life of the allocation, where each one dies: by a signal, or a fault of its own."""
 _TO_LOG = ("/bin/sh", "-c", f'exec "$@" >>"${LOG}" 2>&1', "agent")
 """The agent's output goes to its log by itself: through srun it would end with srun."""
 # The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
@@ -57,8 +59,11 @@ def first_node_sees(place: JobPlace) -> list[str]:
     return [leave_line(place.root), f"status={UNSEEN}", f"{seen} || sleep 5", f"{seen} || leave"]
 
 
-def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
-    """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol."""
+def courier(job: Job, facts: Facts, lib: str, place: JobPlace, srun: Sequence[str]) -> list[str]:
+    """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol.
+
+    ``srun``: options without the container. It starts others of its kind with them.
+    """
     if not job.environment.container:
         return []
     return [
@@ -69,17 +74,23 @@ def courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
         f'"$outside" -c "import sys; sys.exit(sys.version_info < (3, 10))" || {{ echo "{_OLD}" >&2; exit 1; }}',
         "fi",
         f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",
-        f'({IGNORE}; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
+        f'({IGNORE}; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}"'
+        f" {shlex.join(['srun', *_AGAIN, *srun])}) &",
         "courier=$!",
     ]
 
 
 def keeper(job: Job, facts: Facts, lib: str, place: JobPlace, srun: Sequence[str], command: str) -> list[str]:
-    """Start the process of the batch shell that starts agents again; its standard input stays open while srun runs."""
+    """Start the process of the batch shell that starts agents again; its standard input stays open while srun runs.
+
+    One that dies is started again; with 0 to 2 or `GONE` it ends by itself. bash tells of a killed command as it is written here:
+    `"$@"` does not read as a killed srun.
+    """
     python = '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path)
     return [
-        f"coproc KEEPER {{ {IGNORE}; cd {shlex.quote(lib)} && exec {python} -m launcher.node.allocation.keeper"
-        f" {place.run_dir} {shlex.join(['srun', *_AGAIN, *srun, *_TO_LOG])} {command} -u -m launcher.node.agent >&2; }}",
+        f"coproc KEEPER {{ {IGNORE}; export {SHELL}=$$; cd {shlex.quote(lib)} && set -- {python} -m launcher.node.allocation.keeper"
+        f" {place.run_dir} {shlex.join(['srun', *_AGAIN, *srun, *_TO_LOG])} {command} -u -m launcher.node.agent;"
+        f' for life in {{1..{_KEEPERS}}}; do "$@" >&2; kept=$?; case $kept in [012]|{GONE}) break; esac; sleep 1; done; exit $kept; }}',
         "keeper=$KEEPER_PID srun_runs=${KEEPER[1]}",
     ]
 
@@ -132,7 +143,7 @@ def _await_keeper() -> list[str]:
     """Wait for agents that were started again, which work on after srun's end; a leader among them may end for srun's."""
     return [
         "exec {srun_runs}>&-",
-        "kill -CONT $keeper 2>/dev/null",  # a keeper that stood still would keep the job for ever
+        "kill -CONT 0",  # all of this script's: a keeper that stood still would keep the job for ever
         # Over 128: a signal came to this shell, or ended the keeper.
         "while wait $keeper; kept=$?; [ $kept -gt 128 ] && kill -0 $keeper 2>/dev/null; do :; done",
         f"[ $kept = {GONE} ] && status=$kept",

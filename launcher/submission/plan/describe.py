@@ -212,5 +212,3 @@ def _of_site(spec: RunSpec, facts: Facts, partition: str | None) -> Iterator[str
             yield "this site runs an epilog: a requeued job starts that much later"
         if spec.restart.signal_lead_s >= spec.timeout_min * 60:
             yield "restart.signal_lead_s is longer than the time limit: the job saves as soon as it starts"
-    if spec.container and spec.needed_nodes < spec.all_nodes:
-        yield "in a container, a job that can do without a node does not end if its first host dies; run scancel, then launcher resubmit"

@@ -40,7 +40,8 @@ def parameters(
     ``command`` is what `python_command` returns.
     """
     cpus = spec.tasks_per_node * spec.cpus_per_task
-    srun = _srun(job, cpus, facts, place)
+    outside = _srun(job, cpus)
+    srun = [*outside, *_pyxis(job, facts, place)]
     slurm = job.slurm
     plain = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "comment", "mail_type", "mail_user")
     values: dict[str, Any] = {
@@ -66,7 +67,7 @@ def parameters(
             around_srun.MARK_START,
             *around_srun.first_node_sees(place),
             *_replace_container(job),
-            *around_srun.courier(job, facts, python_path[0], place),
+            *around_srun.courier(job, facts, python_path[0], place, outside),
             *around_srun.keeper(job, facts, python_path[0], place, srun, command),
         ],
         "srun_args": srun,
@@ -138,9 +139,9 @@ def _refuse_owned(words: Sequence[str]) -> None:
             raise ConfigError(f"slurm.srun_args: {said} {word}")
 
 
-def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
+def _srun(job: Job, cpus: int) -> list[str]:
     _refuse_owned(job.slurm.srun_args)
-    args = [
+    return [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
         "--ntasks-per-node=1",
@@ -152,13 +153,17 @@ def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
         "--export=ALL",
         *job.slurm.srun_args,
     ]
-    if image := _image_for("pyxis", job):
-        mounts = [f"{path}:{path}" for path in _mounts(job, facts, place)]
-        option, given = "--container-mounts=", _joined(job.environment.container_args)
-        mounts += [arg.removeprefix(option) for arg in given if arg.startswith(option)]
-        args += [f"--container-image={image}", f"{option}{','.join(mounts)}"]
-        args += [arg for arg in given if not arg.startswith(option)]
-    return args
+
+
+def _pyxis(job: Job, facts: Facts, place: JobPlace) -> list[str]:
+    """Return srun's options for a container."""
+    if not (image := _image_for("pyxis", job)):
+        return []
+    mounts = [f"{path}:{path}" for path in _mounts(job, facts, place)]
+    option, given = "--container-mounts=", _joined(job.environment.container_args)
+    mounts += [arg.removeprefix(option) for arg in given if arg.startswith(option)]
+    rest = [arg for arg in given if not arg.startswith(option)]
+    return [f"--container-image={image}", f"{option}{','.join(mounts)}", *rest]
 
 
 def _replace_container(job: Job) -> list[str]:
@@ -189,7 +194,8 @@ def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:
 def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
     values: dict[str, Any] = {"signal": f"USR2@{spec.restart.signal_lead_s}"}
     if spec.spare_nodes or spec.needed_nodes < spec.nodes or not job.environment.container:
-        # With it nobody but the other agents brings back a job whose batch host died, and from inside a container they cannot.
+        # With it nobody but the other agents brings back a job whose batch host died. Inside containers those alone can that may come to
+        # lead: they have couriers.
         values["no-kill"] = True
     if spec.needed_nodes < spec.nodes:
         values["nodes"] = f"{spec.needed_nodes}-{spec.all_nodes}"  # submitit itself reckons with a number

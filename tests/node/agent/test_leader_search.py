@@ -182,9 +182,9 @@ def test_one_that_has_nothing_to_decide_leaves_soon(tmp_path: Path, ends: Any, m
         ({"spare_nodes": 0, "nodes": 5}, False),
         ({"spare_nodes": 0, "nodes": 5, "least_nodes": 2}, True),
         ({"batch": "local"}, False),
-        ({"environ": {**JOB, VARIABLE: "/x"}}, False),
+        ({"environ": {**JOB, VARIABLE: "/x"}}, True),
     ],
-    ids=["a spare", "every node is needed", "a range", "one machine", "a container"],
+    ids=["a spare", "every node is needed", "a range", "one machine", "a spare, in a container"],
 )
 def test_only_a_run_that_can_do_without_the_host_waits(tmp_path: Path, changes: Any, waits: bool) -> None:
     """The others give the allocation back at once, as far as no keeper starts another leader: the nodes would idle for minutes."""
@@ -193,6 +193,8 @@ def test_only_a_run_that_can_do_without_the_host_waits(tmp_path: Path, changes: 
     mine.kept = True
     assert mine.waits(welcomed=True)
     assert mine.waits(welcomed=False) is waits
+    assert mine.may_lead is waits
+    assert not search(tmp_path, 4, **changes).may_lead  # it is not in line
 
 
 def test_only_a_few_nodes_ask_slurm(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.keeper_messages import KeeperWelcome, Revive, WithdrawRevival
 from launcher.node.wire.proofs import LifeKey
-from launcher.run.batch import GONE, LAST_WORDS, MARK
+from launcher.run.batch import GONE, LAST_WORDS, MARK, SHELL
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.spec import RunSpec, Work
@@ -418,6 +418,23 @@ def test_without_a_leader_it_leaves_with_srun(scene: Scene) -> None:
 
     assert asyncio.run(both()) == 0
     assert scene.started() == []
+
+
+def test_a_keeper_whose_batch_script_has_gone_ends_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its input closes as at srun's end. SLURM ends what is left of the job: nobody waits for it."""
+    ended: list[int] = []
+    shell = subprocess.Popen(["true"])
+    shell.wait()
+    monkeypatch.setitem(ENVIRON, SHELL, str(shell.pid))
+    monkeypatch.setattr(module.os, "_exit", ended.append)
+
+    async def act() -> None:
+        scene.srun_ends()
+        await until(lambda: ended)
+        scene.leader.links[0].send(wire.Shutdown())
+
+    assert keeping(scene, act) == 0
+    assert ended == [1]
 
 
 def test_an_order_that_is_withdrawn_ends_what_it_started(scene: Scene) -> None:

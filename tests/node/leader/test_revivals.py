@@ -137,7 +137,10 @@ def test_another_leader_goes_on_in_the_same_attempt(world, virtual):
 
 
 def test_the_leader_of_another_host_goes_on_without_the_lost_one(world, virtual):
-    """Nobody waits for the host that SLURM has removed: a spare takes its place, in the same attempt, within a second."""
+    """Nobody waits for the host that SLURM has removed: a spare takes its place, in the same attempt, within a second.
+
+    The keeper was on it: a warning says what that means.
+    """
     w = world(checkpoint=SAVES, spare_nodes=1)
     w.allocation.means = SignalMeaning("nothing")
 
@@ -154,6 +157,27 @@ def test_the_leader_of_another_host_goes_on_without_the_lost_one(world, virtual)
     assert next((d["evidence"], d["action"]) for d in w.events("decision")) == ("leader_gone", "new_round")
     assert [m["line"] for m in w.nodes[2].heard if m["type"] == "welcome"][-1] == [2]
     assert [e["host"] for e in w.events("node_lost") if e["t"] >= moved["t"]] == []
+    (warned,) = w.events("warning")
+    assert warned["text"].startswith("the batch script and its keeper ended with n0: an agent or a leader that dies")
+
+
+def test_where_leadership_moves_on_nobody_is_warned_again(world, virtual):
+    """The host of the leader that had moved is lost, too: that there is no keeper has been said."""
+    w = world(checkpoint=SAVES, spare_nodes=2)
+    w.allocation.means = SignalMeaning("nothing")
+    reached = lambda step: any(x.entered >= step for n in w.nodes for x in n.workers)  # noqa: E731
+
+    async def all_of_them():
+        await led_until(w, lambda: reached(13))
+        leading = asyncio.ensure_future(w.attempt_once(revived=True, lost=("n0",)))
+        await w.until(lambda: len(w.events("round_started")) == 2 and reached(17))
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        return await w.attempt_once(revived=True, lost=("n0", "n1"))
+
+    assert virtual(all_of_them()).state == "completed"
+    assert [e["moved_to"] for e in w.events("leader_revived")] == ["n1", "n2"]
+    assert len([e for e in w.events("warning") if "keeper" in e["text"]]) == 1
 
 
 def test_a_moved_leader_does_not_kill_its_own_step(world, virtual):
@@ -404,6 +428,35 @@ def test_a_keeper_that_says_nothing_is_done_without(world, virtual):
     assert told[0]
     assert not told[-1]
     assert "revive" not in [m["type"] for m in w.keeper.heard]
+
+
+@pytest.mark.parametrize("back_after_s", [3.0, None])
+def test_a_lost_keeper_is_told_where_none_comes_back(world, virtual, back_after_s):
+    """Ten seconds later, once. The batch script starts another one: then nothing is told, and agents are started again as before.
+
+    That one did not see the first leader start: the leader tells it how long that took.
+    """
+    w = kept(world, keeper={"slow_s": 30.0, "start_s": 50.0})
+    w.step_s = 1.0
+    killed(w, 30, 1)
+
+    async def script():
+        await w.until(lambda: any(x.entered >= 12 for n in w.nodes for x in n.workers))
+        w.keeper.stop()
+        w.keeper.link.hang_up()
+        if back_after_s is not None:
+            await asyncio.sleep(back_after_s)
+            w.keeper.slow_s = 0.1
+            w.keeper.join()
+
+    assert virtual(w.attempt_once(script)).state == ("requeued" if back_after_s is None else "completed")
+    warned = [e["text"] for e in w.events("warning") if "keeper" in e["text"]]
+    assert len(warned) == (back_after_s is None)
+    assert all("has been gone for 10 s" in text for text in warned)
+    assert len(w.events("agent_revived")) == (back_after_s is not None)
+    assert [m["start_s"] for m in w.keeper.heard if m["type"] == "keeper_welcome"][1:] == [30.0] * (
+        back_after_s is not None
+    )
 
 
 def test_a_leader_that_died_while_nodes_started_waits_for_them_as_ever(world, virtual):

@@ -153,12 +153,14 @@ def test_the_containers_of_a_hold_see_its_reruns(job: Make, image: str, option: 
 
 @pytest.mark.parametrize("spares", [0, 1])
 def test_slurm_itself_requeues_containers_whose_first_host_died(job: Make, spares: int) -> None:
-    """Their agents cannot ask for it. Spares need --no-kill: then somebody has to see to it, and the plan says so."""
+    """Their agents cannot ask for it. Spares need --no-kill: then the hosts that may come to lead have couriers."""
     image = {"container": "docker://lab", "python": "/opt/py/bin/python"}
     made = plan(job(environment=image, resources={"nodes": 2, "spare_nodes": spares}), facts())
 
     assert ("#SBATCH --no-kill" in made.sbatch) == (spares > 0)
-    assert ("run scancel, then launcher resubmit" in "; ".join(made.warnings)) == (spares > 0)
+    (courier,) = (line for line in made.sbatch.splitlines() if "launcher.slurm.courier" in line)
+    assert " srun --overlap --mem=0 --nodes=1 " in courier
+    assert "--container" not in courier
 
 
 def test_hostile_strings_stay_strings(job: Make) -> None:

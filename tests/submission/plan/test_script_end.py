@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.node.allocation.early_exits import _SRUN_KILLED
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import COMPLETED, GONE, JUDGED
 from launcher.submission.plan import around_srun
@@ -121,7 +122,7 @@ def test_an_old_python_beside_a_container_ends_the_job_at_once(tmp_path: Path, p
     job: Any = SimpleNamespace(environment=SimpleNamespace(container="x.sif"))
     given: Any = SimpleNamespace(launcher_python="/no/such/python")
     place: Any = SimpleNamespace(run_dir=str(tmp_path))
-    lines = around_srun.courier(job, given, str(tmp_path), place)
+    lines = around_srun.courier(job, given, str(tmp_path), place, [])
     done = subprocess.run(
         ["/bin/bash", "-c", "\n".join([*lines, "wait"])], env={"PATH": str(tmp_path)}, capture_output=True, text=True,
         check=False, timeout=60,
@@ -141,10 +142,51 @@ def test_no_signal_ends_a_courier_while_it_starts(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(environment=SimpleNamespace(container="x.sif"))
     given: Any = SimpleNamespace(launcher_python=str(tool))
     place: Any = SimpleNamespace(run_dir=str(tmp_path))
-    lines = [around_srun.KEEP_SHELL, *around_srun.courier(job, given, str(tmp_path), place), "wait $courier"]
+    lines = [around_srun.KEEP_SHELL, *around_srun.courier(job, given, str(tmp_path), place, []), "wait $courier"]
     subprocess.run(["/bin/bash", "-c", "\n".join(lines)], check=True, timeout=60)
 
     assert (tmp_path / "told").read_text() == "lives\n"
+
+
+def script_with_keeper(folder: Path, body: str) -> Path:
+    """A batch script with a stand-in for the keeper, ``body``, which notes each start; it ends when its srun, `$run`, has ended."""
+    tool, script = folder / "python", folder / "slurm_script"
+    tool.write_text(f"#!/bin/bash\necho start >>{folder}/starts; n=$(wc -l <{folder}/starts)\n{body}\n")
+    tool.chmod(0o755)
+    job: Any = SimpleNamespace(environment=SimpleNamespace(container=None))
+    given: Any = SimpleNamespace(interpreter=SimpleNamespace(path=str(tool)))
+    place: Any = SimpleNamespace(run_dir=str(folder))
+    lines = [
+        around_srun.KEEP_SHELL,
+        *around_srun.keeper(job, given, str(folder), place, ["--x"], "agent"),
+        'eval "$run"',
+    ]
+    end = around_srun.teardown(str(folder), str(folder), "true", keeper=True)
+    end = end[: 1 + next(i for i, line in enumerate(end) if line.startswith("[ $kept"))]
+    script.write_text("\n".join([*lines, *end, "echo ended $kept $status"]))
+    return script
+
+
+@pytest.mark.parametrize(
+    ("body", "starts", "kept"),
+    [
+        ("[ $n = 3 ] || kill -KILL $$; touch there; read; exit 0", 3, 0),
+        (f"[ $n = 2 ] || exit 3; touch there; read; exit {GONE}", 2, GONE),
+        ("touch there; exit 1", 1, 1),
+        ("[ $n = 5 ] && touch there; kill -KILL $$", 5, 137),
+    ],
+    ids=["killed twice", "a fault of its own", "cannot begin", "whenever it starts"],
+)
+def test_a_keeper_that_dies_is_started_again(tmp_path: Path, body: str, starts: int, kept: int) -> None:
+    """Some times, with its input, which closes at srun's end. bash's word of it is not taken for a killed srun's."""
+    script = script_with_keeper(tmp_path, body.replace("there", str(tmp_path / "there")))
+    job = {**os.environ, "run": f"until [ -e {tmp_path}/there ]; do sleep 0.05; done"}
+    done = subprocess.run(["/bin/bash", script], capture_output=True, text=True, env=job, check=True, timeout=60)
+
+    assert (tmp_path / "starts").read_text().count("start") == starts
+    assert done.stdout.split() == ["ended", str(kept), str(GONE if kept == GONE else 0)]
+    assert done.stderr.count("Killed") == (starts - (kept == 0) if "KILL" in body else 0)
+    assert not _SRUN_KILLED.search(done.stderr)
 
 
 def test_a_teardown_that_has_judged_leaves_the_comment_alone(tmp_path: Path) -> None:
