@@ -79,9 +79,9 @@ class Inbox(wire.Hub):
             return
         node.lost_at, node.lost_why = board.now(), why
         node.losses.append(board.budgets.advances)
-        if node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
-            node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
+        if node.bad is None and node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
+            board.exclude(node, "its connection broke repeatedly")
         if board.round is not None and node in board.round.nodes:
             board.round.lost.append(node)
         if not returns:

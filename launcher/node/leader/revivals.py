@@ -122,8 +122,8 @@ def failed(board: Board, said: NotRevived) -> None:
     if node is None or node.asked_at is None or said.order != node.orders:
         return
     node.asked_at = None
-    node.bad = f"its agent could not be started again: {said.why}"
     board.history.event("revival_failed", host=node.host, why=said.why)
+    board.exclude(node, f"its agent could not be started again: {said.why}")
 
 
 async def await_revived(board: Board, evidence: Evidence) -> None:
