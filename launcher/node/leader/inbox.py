@@ -50,7 +50,8 @@ class Inbox(wire.Hub):
         elif isinstance(said, KeeperHello):
             revivals.keeper_joined(self.board, link, said)
         elif isinstance(said, NotRevived):
-            revivals.failed(self.board, said)
+            if (node := revivals.failed(self.board, said)) is not None:
+                self._signal("TERM", node)
         elif isinstance(said, StartRerun | StopRerun):
             if self._hold is not None:
                 self._hold.asked(link, said)

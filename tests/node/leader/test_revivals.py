@@ -86,6 +86,20 @@ def test_an_agent_that_does_not_come_back_costs_seconds(world, virtual, keeper):
     assert [e["why"] for e in w.events("revival_failed")] == [v for v in keeper.values() if isinstance(v, str)]
 
 
+@pytest.mark.parametrize("meaning", ["terminated", "preempted"])
+def test_a_cancelled_step_whose_agents_were_killed_cancels_the_run(world, virtual, meaning):
+    """The keeper tells it; no host is excluded. Where SLURM names another cause, that holds: it ends every step, too."""
+    w = kept(world, nodes=3, keeper={"refuses": "SLURM is ending the job"})
+    w.keeper.step_cancelled = w.allocation.is_step_cancelled = True
+    w.allocation.means = SignalMeaning(meaning, 60.0 if meaning == "preempted" else None)
+    w.hooks[12] = [lambda worker: [w.nodes[index].die() for index in (1, 2)]]
+
+    assert virtual(w.attempt_once()).state == {"terminated": "cancelled", "preempted": "requeued"}[meaning]
+    assert [e["hosts"] for e in w.events("excluded") if meaning == "terminated"] == []
+    assert (("forbid_requeue",) in w.allocation.said) is (meaning == "terminated")
+    assert {e["meaning"] for e in w.events("signal")} == {meaning}
+
+
 def test_a_spare_does_not_wait_for_the_revival(world, virtual):
     """The new round begins on the spare at once; the agent that comes back is a spare from then on."""
     w = kept(world, spare_nodes=1, keeper={"start_s": 5.0})
