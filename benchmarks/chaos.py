@@ -6,8 +6,9 @@
 Faults strike at random moments (exponential intervals of the given mean, by the clock and whatever is going on), so they
 hit starts, saves, recoveries and requeues as well; one that finds nothing to strike (its process does not live just then)
 is left out, so that the true rate is a little lower. Each run is one line of DIR/runs.jsonl; a campaign that was
-interrupted goes on with the next run. Prints faults by kind, steps lost, recovery times (p50, p99), efficiency, and every
-mismatch, run without an end and resurrection. One machine plays all hosts and the model is small: say so with any figure.
+interrupted goes on with the next run. Prints faults by kind, steps lost, recovery times (p50, p99), efficiency, every
+mismatch, run without an end and resurrection, and what was done by hand. A range of nodes whose size changed is compared by
+its samples instead of its bits. One machine plays all hosts and the model is small: say so with any figure.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 from chaos_faults import FAULTS, RANKS, REFUSE_VARIABLE, WORLD, Scene, injector, strike
-from chaos_figures import line_of, table
+from chaos_figures import line_of, sizes, table, uses
 from cluster import Cluster, own_directory
 from harness import Run, digest, submit, verb
 
@@ -45,8 +47,8 @@ SITES: tuple[dict[str, Any], ...] = (
 """Each run lives on one of these sites."""
 SHAPES: tuple[dict[str, Any], ...] = ({}, {}, {"spare_nodes": 1}, {"nodes": "2-3", "replace": True})
 """And asks for these nodes, of which there are four."""
-ROWS = 180
-"""Twenty steps of nine samples, as the other runs have steps in an epoch."""
+ROWS, SAMPLES = 180, 9
+"""Twenty steps of so many samples, as the other runs have steps in an epoch."""
 STUCK_S, GONE_S, LOOK_S = 900.0, 45.0, 5.0
 """A run whose last fault is so long ago, or of which SLURM knows nothing for so long, will not end; looked at so often."""
 
@@ -73,7 +75,7 @@ class Patience:
         if now - self.known > GONE_S and "launcher resubmit" in verb(self.scene.cluster, self.scene.run, "why"):
             # slurmctld forgot a requeue, and was away for longer than KillWait.
             verb(self.scene.cluster, self.scene.run, "resubmit")
-            self.scene.resubmitted += 1
+            self.scene.resubmitted_t.append(round(time.time(), 3))
             self.known = now
         if now - self.known > GONE_S:
             return "lost: SLURM has no job of it, and it has no outcome"
@@ -108,11 +110,8 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
     cluster.set(**site)
     folder = place / f"run-{number}-{int(time.time())}"
     work: dict[str, Any] = {"params": {"epochs": args.epochs, "step_s": STEP_S}}
-    same = lambda run: digest(run) == reference(place, args)  # noqa: E731
-    if "replace" in shape:  # its ranks change, and so do its bits: every sample once then
-        seen = folder / "seen"
-        work = {"task": "ledger:Ledger", "params": {**work["params"], "rows": ROWS, "seen": str(seen)}}
-        same = lambda run: every_sample(run, seen, args.epochs)  # noqa: E731
+    if "nodes" in shape:
+        work = {"task": "ledger:Ledger", "params": {**work["params"], "rows": ROWS, "seen": str(folder / "seen")}}
     job = {
         **work,
         "resources": {**shape, "timeout_min": 60},
@@ -134,13 +133,13 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
     scene.over.set()
     for thread in scene.threads:
         thread.join(150)
-    line = line_of(run, faults, same, STEP_S)
+    line = line_of(run, faults, lambda run: ends_the_same(run, work, place), STEP_S)
     line |= {
         "site": site,
         "shape": shape,
         "troubles": scene.troubles,
         "released": scene.released,
-        "resubmitted": scene.resubmitted,
+        "resubmitted_t": scene.resubmitted_t,
         "left": _left(cluster, run),
     }
     return line
@@ -162,24 +161,31 @@ def _left(cluster: Cluster, run: Run) -> list[str]:
     return []
 
 
-def every_sample(run: Run, seen: Path, epochs: int) -> bool:
-    """Whether the run did as many steps as one without faults, and met every sample of every epoch."""
-    met = {tuple(line.split()) for file in seen.parent.glob(f"{seen.name}.*") for line in file.read_text().splitlines()}
-    wanted = {(str(epoch), str(row)) for epoch in range(epochs) for row in range(ROWS)}
-    return wanted <= met and (run.outcome() or {}).get("step") == epochs * ROWS // 9
+def ends_the_same(run: Run, work: dict[str, Any], place: Path) -> bool:
+    """Whether the run ended as one without faults: bit for bit.
+
+    Where its number of ranks changed, its bits did too: then as many steps, and every sample of every epoch exactly once.
+    """
+    params = work["params"]
+    if "seen" not in params or sizes(run) == [WORLD]:
+        return digest(run) == reference(place, work)
+    wanted = Counter((epoch, row) for epoch in range(params["epochs"]) for row in range(ROWS))
+    steps = params["epochs"] * ROWS // SAMPLES
+    return uses(Path(params["seen"])) == wanted and (run.outcome() or {}).get("step") == steps
 
 
-_REFERENCE: dict[int, str] = {}
+_REFERENCE: dict[str, str] = {}
 
 
-def reference(place: Path, args: argparse.Namespace) -> str:
+def reference(place: Path, work: dict[str, Any]) -> str:
     """The digest of the undisturbed end."""
-    if args.epochs not in _REFERENCE:
-        job = {"params": {"epochs": args.epochs, "step_s": 0.0}, "checkpoint": {"interval_steps": 10}}
+    if (task := work.get("task", "")) not in _REFERENCE:
+        params = {key: value for key, value in work["params"].items() if key != "seen"}
+        job = {**work, "params": {**params, "step_s": 0.0}, "checkpoint": {"interval_steps": 10}}
         run = submit(place / f"reference-{int(time.time())}", {}, WORLD, backend="local", **job)
         assert run.wait("the reference", run.outcome, 900)["state"] == "completed"
-        _REFERENCE[args.epochs] = digest(run)
-    return _REFERENCE[args.epochs]
+        _REFERENCE[task] = digest(run)
+    return _REFERENCE[task]
 
 
 @contextlib.contextmanager

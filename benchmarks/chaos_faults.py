@@ -24,6 +24,10 @@ REFUSE_VARIABLE = "CHAOS_REFUSE"
 """Where listings.c looks for its orders; the jobs' environment."""
 
 
+CHANGES = ("round_ended", "attempt_ended", "decision", "leader_revived", "attempt_started", "round_started")
+"""Events that tell of a round's end, or of what follows it."""
+
+
 class NotNow(Exception):  # noqa: N818 - nothing is wrong
     """The moment does not offer what this fault needs."""
 
@@ -45,8 +49,8 @@ class Scene:
     """What went wrong with the faults themselves."""
     released: int = 0
     """How often SLURM had put the job on hold, and it was released as ``launcher why`` says."""
-    resubmitted: int = 0
-    """How often SLURM had lost the job, and the run was submitted again as ``launcher why`` says."""
+    resubmitted_t: list[float] = field(default_factory=list)
+    """When SLURM had lost the job, and the run was submitted again as ``launcher why`` says."""
 
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do something after a while (at the run's end, if that comes first), beside what goes on."""
@@ -242,24 +246,34 @@ def _soon(ready: Callable[[], object], limit_s: float, every_s: float) -> None:
         time.sleep(every_s)
 
 
-def _recovering(scene: Scene) -> None:
-    """A second fault within the recovery from a first."""
-    scene.training()
-    os.kill(scene.worker(*range(WORLD)), signal.SIGKILL)
-    _soon(lambda: scene.run.state().get("phase") != "training", 5, 0.01)
-    time.sleep(scene.chance.uniform(0, 2))
-    kinds = [lambda: os.kill(scene.worker(*range(WORLD)), signal.SIGKILL), lambda: inflict.kill_store(scene.run)]
-    kinds += [lambda: scene.agent(leader=False).kill(), lambda: scene.agent(leader=True).kill()]
-    second = scene.chance.choice(kinds)
+def _recovering(scene: Scene) -> dict[str, Any]:
+    """A second fault within the recovery from a first, of any kind that a run has to recover from.
+
+    Returns the two; where nothing was there that the second could strike, the first alone, as one of its kind.
+    """
+    leader, before = scene.training()["leader_pid"], _changes(scene)
+    first = _drawn(scene, [kind for kind in FAULTS if kind not in (*NO_ROUND, *_IN_TWO)])
+    FAULTS[first][1](scene)
+    second = scene.chance.choice(list(_SECONDS))
 
     def struck() -> bool:
         try:
-            second()
+            _SECONDS[second](scene)
         except (NotNow, AssertionError, OSError, psutil.Error, LookupError):
             return False  # what it strikes is not there yet
         return True
 
-    _soon(struck, 10, 0.02)
+    try:
+        _soon(lambda: not psutil.pid_exists(leader) or _changes(scene) > before, _NOTICED_S, 0.05)
+        time.sleep(scene.chance.uniform(0, 2))
+        _soon(struck, 10, 0.02)
+    except NotNow:
+        return {"kind": first}
+    return {"first": first, "second": second}
+
+
+def _changes(scene: Scene) -> int:
+    return sum(event["type"] in CHANGES for event in scene.run.history())
 
 
 def _keeper(scene: Scene) -> psutil.Process:
@@ -313,7 +327,7 @@ def _began_again(job: dict[str, str], restarts: str) -> bool:
     return job.get("JobState") == "RUNNING" and job.get("Restarts") != restarts
 
 
-FAULTS: dict[str, tuple[int, Callable[[Scene], None]]] = {
+FAULTS: dict[str, tuple[int, Callable[[Scene], dict[str, Any] | None]]] = {
     "worker killed": (5, _signal(signal.SIGKILL, *range(1, WORLD))),
     "rank 0 killed": (3, _signal(signal.SIGKILL, 0)),
     "segfault": (3, _signal(signal.SIGSEGV, *range(WORLD))),
@@ -344,7 +358,27 @@ FAULTS: dict[str, tuple[int, Callable[[Scene], None]]] = {
     "slurmctld killed after a requeue": (4, _requeue(started=False)),
     "slurmctld killed as it starts": (4, _requeue(started=True)),
 }
-"""Kinds with their weights."""
+"""Kinds with their weights. What a fault returns is added to its record."""
+NO_ROUND = (
+    "slurmctld restarted",
+    "slurmd restarted",
+    "disk full",
+    "folder away",
+    "keeper killed",
+    "replacement cancelled",
+)
+"""Kinds that a run should not even notice."""
+_IN_TWO = ("two in one recovery", "slurmctld killed after a requeue", "slurmctld killed as it starts")
+"""Kinds that are two faults already."""
+_SECONDS: dict[str, Callable[[Scene], None]] = {
+    "worker killed": _signal(signal.SIGKILL, *range(WORLD)),
+    "store killed": lambda scene: inflict.kill_store(scene.run),
+    "agent killed": lambda scene: scene.agent(leader=False).kill(),
+    "leader killed": lambda scene: scene.agent(leader=True).kill(),
+}
+"""What can strike while the run recovers."""
+_NOTICED_S = 20.0
+"""Until a run has noticed what is silent: an agent after 8 s."""
 
 
 RANKS = ("worker killed", "rank 0 killed")
@@ -353,16 +387,21 @@ RANKS = ("worker killed", "rank 0 killed")
 
 def strike(scene: Scene, kinds: Collection[str]) -> dict[str, Any] | None:
     """One random fault of these kinds; None where it finds nothing to strike: a process that does not live just then cannot die."""
-    kind = scene.chance.choice([k for k, (weight, _) in FAULTS.items() if k in kinds for _ in range(weight)])
+    kind = _drawn(scene, kinds)
     step, began = scene.run.state().get("step") or 0, time.time()
     try:
-        FAULTS[kind][1](scene)
+        more = FAULTS[kind][1](scene) or {}
     except NotNow:
         return None
     except (OSError, IndexError, KeyError, ValueError, AssertionError, psutil.Error) as error:
         print(f"  {kind}: {type(error).__name__} {str(error)[:120]}", flush=True)
         return None
-    return {"kind": kind, "t": round(began, 3), "step": step, "load": round(os.getloadavg()[0], 1)}
+    return {"kind": kind, "t": round(began, 3), "step": step, "load": round(os.getloadavg()[0], 1), **more}
+
+
+def _drawn(scene: Scene, kinds: Collection[str]) -> str:
+    """One of these kinds, by weight."""
+    return scene.chance.choice([k for k, (weight, _) in FAULTS.items() if k in kinds for _ in range(weight)])
 
 
 def injector(place: Path) -> Path:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from chaos_faults import CHANGES, NO_ROUND, WORLD
 from harness import Run
 
 from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
-
-_CHANGES = ("round_ended", "attempt_ended", "decision", "leader_revived", "attempt_started", "round_started")
-_NO_ROUND = (
-    "slurmctld restarted",
-    "slurmd restarted",
-    "disk full",
-    "folder away",
-    "keeper killed",
-    "replacement cancelled",
-)
-"""Kinds that a run should not even notice."""
 
 
 def line_of(run: Run, faults: list[dict[str, Any]], same: Callable[[Run], bool], step_s: float) -> dict[str, Any]:
@@ -52,14 +42,15 @@ def line_of(run: Run, faults: list[dict[str, Any]], same: Callable[[Run], bool],
         "lost_steps": _lost_steps(events, faults),
         "attempts": len(run.told("attempt_started")),
         "rounds": len(run.told("round_started")),
+        "sizes": sizes(run),
         "faults": faults,
     }
 
 
 def _recovery(events: list[dict[str, Any]], fault: dict[str, Any], until: float) -> float | None:
     """Seconds from the fault to the first optimizer step after what it ended; None when it ended nothing."""
-    change = next((e["t"] for e in events if e["t"] >= fault["t"] and e["type"] in _CHANGES), None)
-    if change is None or (fault["kind"] in _NO_ROUND and change > until):
+    change = next((e["t"] for e in events if e["t"] >= fault["t"] and e["type"] in CHANGES), None)
+    if change is None or (fault["kind"] in NO_ROUND and change > until):
         return None
     again = next((e["t"] for e in events if e["t"] >= change and e["type"] == "first_step"), None)
     return None if again is None else round(again - fault["t"], 3)
@@ -74,6 +65,23 @@ def _lost_steps(events: list[dict[str, Any]], faults: list[dict[str, Any]]) -> i
     for (t0, began), (t1, resumed) in pairwise(starts):
         lost += max(0, max((s for t, s in heard if t0 <= t < t1), default=began) - resumed)
     return lost
+
+
+def sizes(run: Run) -> list[int]:
+    """How many ranks its rounds had."""
+    return sorted({len(e["ranks"]) for e in run.told("round_started")})
+
+
+def uses(seen: Path) -> Counter[tuple[int, int]]:
+    """How often each sample was used in each epoch, within committed steps: of a step that was done again, the latest round's count."""
+    steps: defaultdict[int, defaultdict[tuple[int, int], list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for file in seen.parent.glob(f"{seen.name}.*"):
+        for line in file.read_text().splitlines():
+            epoch, row, step, attempt, number = map(int, line.split())
+            steps[step][attempt, number].append((epoch, row))
+    return Counter(sample for rounds in steps.values() for sample in rounds[max(rounds)])
 
 
 def revived(lines: list[dict[str, Any]]) -> list[str]:
@@ -91,7 +99,7 @@ def table(lines: list[dict[str, Any]]) -> int:
     faults = [f for line in lines for f in line["faults"]]
     wall = sum(x["wall_s"] for x in lines)
     print(f"\n{len(faults)} faults in {len(lines)} runs, {wall:.0f} s, one per {wall / max(1, len(faults)):.1f} s")
-    _by_kind(faults)
+    _by_kind(lines)
     times = sorted(f["recovery_s"] for f in faults if f["recovery_s"] is not None)
     if times:
         shown = ", ".join(f"p{100 * share:.0f} {_quantile(times, share):.2f} s" for share in (0.5, 0.95, 0.99))
@@ -106,13 +114,21 @@ def table(lines: list[dict[str, Any]]) -> int:
     return _ends(lines)
 
 
-def _by_kind(faults: list[dict[str, Any]]) -> None:
-    for kind, count in Counter(f["kind"] for f in faults).most_common():
-        times = sorted(f["recovery_s"] for f in faults if f["kind"] == kind and f["recovery_s"] is not None)
+def _by_kind(lines: list[dict[str, Any]]) -> None:
+    rows = [(_row(f["kind"], line["shape"]), f["recovery_s"]) for line in lines for f in line["faults"]]
+    for row, count in Counter(row for row, _ in rows).most_common():
+        times = sorted(time_s for its, time_s in rows if its == row and time_s is not None)
         words = "no recovery needed"
         if times:
             words = f"p50 {_quantile(times, 0.5):6.2f} s, p95 {_quantile(times, 0.95):6.2f} s, max {times[-1]:6.2f} s"
-        print(f"  {kind:33} {count:4} {100 * count / len(faults):5.1f} %   {words}")
+        print(f"  {row:35} {count:4} {100 * count / len(rows):5.1f} %   {words}")
+
+
+def _row(kind: str, shape: dict[str, Any]) -> str:
+    """What the loss of a host costs depends on what the run has instead."""
+    if "host" not in kind or not shape:
+        return kind
+    return f"{kind}, {'of a range' if 'nodes' in shape else 'with a spare'}"
 
 
 def _efficiency(lines: list[dict[str, Any]], wall: float) -> None:
@@ -130,7 +146,12 @@ def _efficiency(lines: list[dict[str, Any]], wall: float) -> None:
 
 
 def _ends(lines: list[dict[str, Any]]) -> int:
+    """Print how the runs ended, and what was done for them by hand."""
     bad = [x for x in lines if not x["same"]]
+    others = [x for x in lines if x.get("sizes", [WORLD]) != [WORLD]]
+    print(
+        f"compared bit for bit: {len(lines) - len(others)}; by samples, as they had other numbers of ranks: {len(others)}"
+    )
     left = [x for x in lines if x["left"]]
     again = revived(lines)
     print(f"mismatches or other ends: {len(bad)} of {len(lines)}")
@@ -141,9 +162,21 @@ def _ends(lines: list[dict[str, Any]]) -> int:
     )
     for x in left:
         print(f"  {x['run']}: {x['left']}")
-    print(f"released (SLURM had put the job on hold): {sum(x.get('released', 0) for x in lines)} times", flush=True)
-    print(f"resubmitted (SLURM had lost the job): {sum(x.get('resubmitted', 0) for x in lines)} times", flush=True)
-    return int(bool(bad or left or again))
+    released = [x["released"] for x in lines if x.get("released")]
+    print(f"released by hand (SLURM had put the job on hold): {len(released)} runs, {sum(released)} times")
+    by_hand = [x for x in lines if x.get("resubmitted_t")]
+    lost = [x for x in by_hand if any(not _slurmctld_struck(x["faults"], t) for t in x["resubmitted_t"])]
+    print(
+        f"resubmitted by hand (SLURM had lost the job): {len(by_hand)} runs; without a fault of slurmctld before: {len(lost)}",
+        flush=True,
+    )
+    for x in lost:
+        print(f"  {x['run']}")
+    return int(bool(bad or left or again or lost))
+
+
+def _slurmctld_struck(faults: list[dict[str, Any]], t: float) -> bool:
+    return any(f["kind"].startswith("slurmctld") and f["t"] < t for f in faults)
 
 
 def _quantile(times: list[float], share: float) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import Run, digest, start, struck_by, submit, tells
+from harness import Run, digest, seldom, start, struck_by, submit, tells
 
 Undisturbed = Callable[[int], str]
 
@@ -118,6 +118,43 @@ def test_a_cancelled_step_cancels_the_run(clean: Cluster, tmp_path: Path) -> Non
     run.wait_no_process()
     assert len(run.told("attempt_started")) == 1
     assert run.told("leader_revived") == []
+
+
+def _own_srun(run: Run) -> None:
+    """The srun of a step of its own dies: the keeper's, which takes its step along."""
+    next(srun for srun in inflict.sruns(run) if "--overlap" in srun.cmdline()).kill()
+
+
+def _leader(run: Run) -> None:
+    inflict.kill_agent(run, 0)
+
+
+CANCELS: dict[str, tuple[tuple[Callable[[Run], None], ...], int]] = {
+    "first step": ((_leader,), 0),
+    "first step, an srun killed before": ((_leader, _own_srun), 0),
+    "own step of an agent": ((lambda run: inflict.kill_agent(run, 1),), 1),
+}
+"""What is killed before, a round each, and the step that is cancelled then."""
+
+
+@pytest.mark.parametrize("step", seldom(CANCELS, "first step, an srun killed before", "own step of an agent"))
+def test_a_cancelled_step_cancels_the_run_though_the_leader_is_in_another(
+    clean: Cluster, tmp_path: Path, step: str
+) -> None:
+    """It kills the agents in that step alone: none is started again, no host is excluded, and nothing comes back."""
+    run = start(clean, tmp_path, params=LONG)
+    strikes, number = CANCELS[step]
+    for round_, strike in enumerate(strikes, 1):
+        strike(run)
+        run.wait("progress of the next round", lambda round_=round_: run.told("saved", round=round_))
+
+    clean.run(["scancel", f"{run.job_id}.{number}"])
+
+    assert run.wait_end()["state"] == "cancelled"
+    run.wait_no_process()
+    assert len(run.told("attempt_started")) == 1
+    assert len(run.told("round_started")) == 1 + len(strikes)
+    assert run.told("excluded") == []
 
 
 def test_the_end_is_the_undisturbed_one(struck: Run, tmp_path: Path) -> None:

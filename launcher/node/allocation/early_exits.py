@@ -39,7 +39,14 @@ _SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
 """What srun says when it ends the step upon a signal."""
 _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \S+ )?\*\*\*")
 """What slurmstepd says when SLURM ends a step: somebody cancelled it, or its srun was killed. Of other causes it says DUE TO;
-26.05 names the signal."""
+26.05 names the signal. On the step's first node alone, while its task is there: the leader's, until that is in another step."""
+_STEP_ENDED = re.compile(r"^srun: Job step aborted: ", re.MULTILINE)
+"""What srun says once when its step is ended before its tasks have ended: SLURM did that, or srun for a cause that it names."""
+_ENDED_BY_SRUN = re.compile(
+    r"^srun: (?:forcing job termination|error: Application launch failed|error: Node failure on|.* aborted before step completely)",
+    re.MULTILINE,
+)
+"""Such causes: a signal to srun, a start that failed, a host that died."""
 _UNSEEN = "it does not see the run's directory"
 _WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
 """SLURM had ended the job, or a task had failed: srun's end follows from that."""
@@ -94,8 +101,10 @@ def leader_end(paths: RunPaths) -> str:
 
 
 def step_cancelled(paths: RunPaths) -> bool:
-    """Whether somebody has cancelled a step of this life that was on the first node; never raises."""
+    """Whether somebody has cancelled a step of this life, while SLURM lets the job run on; never raises."""
     log = _this_life(paths)
+    if len(_STEP_ENDED.findall(log)) > len(_ENDED_BY_SRUN.findall(log)):
+        return True
     return bool(_STEP_CANCELLED.search(log)) and not _srun_end(log)
 
 

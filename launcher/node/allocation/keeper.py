@@ -243,11 +243,11 @@ class Keeper:
 
     async def _revive(self, order: Revive) -> None:
         """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
-        node = order.node
+        node, cancelled = order.node, False
         if not await asyncio.to_thread(host_answers, order.address, self._ports):
             why = "its host does not answer"
         elif not await self._lends(lambda: self._orders[node] == order.order and not self._over):
-            why = "SLURM is ending the job"
+            why, cancelled = "SLURM is ending the job", await asyncio.to_thread(step_cancelled, self.paths)
         elif self._orders[node] != order.order:
             return  # it came back by itself
         else:
@@ -257,7 +257,7 @@ class Keeper:
             except OSError as error:
                 why = f"srun cannot be started: {error.strerror or error}"
         if self._peer is not None and self._orders[node] == order.order:
-            self._peer.send(NotRevived(node=node, order=order.order, why=why))
+            self._peer.send(NotRevived(node=node, order=order.order, why=why, step_cancelled=cancelled))
 
     def _withdraw(self, node: int) -> None:
         """Start no agent of that node; end one that is starting: it would end the one that has come back."""

@@ -50,7 +50,8 @@ class Inbox(wire.Hub):
         elif isinstance(said, KeeperHello):
             revivals.keeper_joined(self.board, link, said)
         elif isinstance(said, NotRevived):
-            revivals.failed(self.board, said)
+            if (node := revivals.failed(self.board, said)) is not None:
+                self._signal("TERM", node)
         elif isinstance(said, StartRerun | StopRerun):
             if self._hold is not None:
                 self._hold.asked(link, said)
@@ -79,9 +80,9 @@ class Inbox(wire.Hub):
             return
         node.lost_at, node.lost_why = board.now(), why
         node.losses.append(board.budgets.advances)
-        if node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
-            node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
+        if node.bad is None and node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
+            board.exclude(node, "its connection broke repeatedly")
         if board.round is not None and node in board.round.nodes:
             board.round.lost.append(node)
         if not returns:

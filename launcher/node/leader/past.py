@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.checkpoints.claims import Claim
 from launcher.node.leader.board import Board
 from launcher.node.leader.finish import Ending
+from launcher.node.policy.budgets import Budgets
 from launcher.run import event_lines
 from launcher.run.asking import load_object
 from launcher.run.events import (
@@ -15,6 +18,7 @@ from launcher.run.events import (
     Excluded,
     JobNamed,
     LeaderRevived,
+    NodeLost,
     PreflightDone,
     ReplacementAsked,
     Requeued,
@@ -76,8 +80,20 @@ def restore(board: Board, past: list[Event]) -> tuple[int, bool]:
                 board.nodes.add("").bad = "SLURM did not accept its job"
             board.nodes.add(asked.job_id)
     bad = {host: e.why or "" for e in mine if isinstance(e, Excluded) for host in e.hosts}
+    losses = _losses(past, board.attempt)
     for node in board.nodes.all:
         node.bad = bad.get(node.name, node.bad)
+        node.losses = losses[node.name]
     board.saver.trusted.update(e.step for e in mine if isinstance(e, Saved) and e.step is not None)
     rounds = [e.round for e in mine if isinstance(e, RoundStarted) and e.round is not None]
     return max(rounds, default=-1) + 1, any(isinstance(e, PreflightDone) for e in mine)
+
+
+def _losses(past: list[Event], attempt: int) -> defaultdict[str, list[int]]:
+    """Return, by host, how much progress had been committed at each loss of its agent in this attempt (`Node.losses`)."""
+    found, budgets = defaultdict[str, list[int]](list), Budgets()
+    for event in past:
+        budgets.feed(event)
+        if isinstance(event, NodeLost) and event.attempt == attempt and event.host:
+            found[event.host].append(budgets.advances)
+    return found

@@ -129,14 +129,21 @@ def joined(board: Board, node: Node, *, again: bool) -> None:
         board.keeper.link.send(WithdrawRevival(node=node.index, order=node.orders))
 
 
-def failed(board: Board, said: NotRevived) -> None:
-    """Use a node no more whose agent could not be started again. An agent that had joined is noticed by its connection."""
+def failed(board: Board, said: NotRevived) -> Node | None:
+    """Use a node no more whose agent could not be started again. An agent that had joined is noticed by its connection.
+
+    Returns the node where a step was cancelled instead: `scancel JOB.STEP` kills its agents without a TERM, and means the run. The next
+    round waits for the node until SLURM has been asked.
+    """
     node = board.nodes.all[said.node] if 0 <= said.node < len(board.nodes.all) else None
     if node is None or node.asked_at is None or said.order != node.orders:
-        return
+        return None
+    if said.step_cancelled:
+        return node
     node.asked_at = None
-    node.bad = f"its agent could not be started again: {said.why}"
     board.history.event("revival_failed", host=node.host, why=said.why)
+    board.exclude(node, f"its agent could not be started again: {said.why}")
+    return None
 
 
 async def await_revived(board: Board, evidence: Evidence) -> None:

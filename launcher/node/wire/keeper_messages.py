@@ -21,6 +21,8 @@ class NotRevived(FromAgent, type="not_revived"):
     order: int
     """Of `Revive`."""
     why: str
+    step_cancelled: bool = False
+    """Somebody has cancelled a step of the job, perhaps the lost agent's."""
 
 
 class KeeperWelcome(ToAgent, type="keeper_welcome"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import torch
@@ -12,7 +13,7 @@ import launcher
 
 
 class Ledger(launcher.Training):
-    """Three samples per rank; ``seen`` is where each rank's ledger goes."""
+    """Three samples per rank; ``seen`` is where each rank's ledger goes: a line EPOCH SAMPLE STEP ATTEMPT ROUND for each use."""
 
     batch_size = 3
 
@@ -38,6 +39,7 @@ class Ledger(launcher.Training):
         time.sleep(self.step_s)
         x, y, number = batch
         if self.seen:
+            at = f"{self.worker.steps_done} {os.environ['LAUNCHER_ATTEMPT']} {os.environ['LAUNCHER_ROUND']}"
             with open(f"{self.seen}.{self.worker.rank}", "a") as file:
-                file.writelines(f"{self.worker.epoch} {n}\n" for n in number.tolist()[: self.worker.samples])
+                file.writelines(f"{self.worker.epoch} {n} {at}\n" for n in number.tolist()[: self.worker.samples])
         return nn.functional.mse_loss(model(x), y)

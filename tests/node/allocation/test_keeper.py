@@ -374,6 +374,22 @@ def test_a_leader_whose_run_is_over_is_not_missed(scene: Scene, how: str) -> Non
     assert scene.started() == []
 
 
+def test_the_leader_learns_that_a_step_was_cancelled(scene: Scene) -> None:
+    """Its agents were killed, and the leader, in another step, has heard nothing: they are not started again."""
+    scene.write_log("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n")
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
+        await until(lambda: scene.leader.told("not_revived"))
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert scene.started() == []
+    assert scene.leader.told("not_revived")[0]["step_cancelled"] is True
+
+
 def test_a_killed_srun_is_no_cancelled_step(scene: Scene) -> None:
     """slurmstepd says the same of both: the batch script's log tells that srun was killed."""
 

@@ -126,3 +126,41 @@ def test_how_the_leader_ended_that_was_replaced(
     paths.submitit.mkdir()
     (paths.submitit / "7_0_log.out").write_text(log)
     assert early_exits.leader_end(paths) == how
+
+
+ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+STEP_ENDED = "slurmstepd-n0: error: *** STEP 7.0 ON n0 CANCELLED AT 2026-11-28T10:22:47 ***\n"
+FORCED = f"srun: forcing job termination\n{ABORTED}"
+
+
+@pytest.mark.parametrize(
+    ("log", "is_cancelled"),
+    [
+        ("", False),
+        (f"{ABORTED}{STEP_ENDED}", True),
+        (ABORTED, True),
+        (f"17:01:02 keeper: {early_exits.SRUN_KILLED}\n{ABORTED}{STEP_ENDED}", True),
+        (f"17:01:02 keeper: {early_exits.SRUN_KILLED}\n{STEP_ENDED}", False),
+        (f"{FORCED}{STEP_ENDED}", False),
+        (f"{FORCED}{ABORTED}", True),
+        (f"srun: error: Application launch failed: No route to host\n{ABORTED}", False),
+        (f"srun: Job step 7.1 aborted before step completely launched.\n{ABORTED}", False),
+        (f"srun: error: Node failure on n1\n{ABORTED}", False),
+        (f"{ABORTED}{STEP_ENDED}launcher: start 7.1\n", False),
+    ],
+    ids=[
+        "nothing", "cancelled", "its leader in another step", "an srun killed before", "srun killed", "srun forced", "an srun forced before",
+        "not launched", "half launched", "host died", "another life",
+    ],
+)  # fmt: skip
+def test_a_cancelled_step_is_told_from_one_that_srun_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, is_cancelled: bool
+) -> None:
+    """By what srun names beside it; slurmstepd speaks on the first node alone, and says the same of an srun that was killed."""
+    life = "1" if log.endswith("7.1\n") else "0"
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": life}.items():
+        monkeypatch.setenv(name, value)
+    paths = RunPaths(tmp_path)
+    paths.submitit.mkdir()
+    (paths.submitit / "7_0_log.out").write_text(f"launcher: start 7.0\n{log}")
+    assert early_exits.step_cancelled(paths) is is_cancelled

@@ -572,6 +572,7 @@ class FakeKeeper:
 
     def __init__(self, world: World, *, start_s: float = 1.0, refuses: str = "", slow_s: float = 0.0) -> None:
         self.world, self.start_s, self.refuses, self.slow_s = world, start_s, refuses, slow_s
+        self.step_cancelled = False
         self.cut = False
         self.beats = True
         self._beat: asyncio.Task[None] | None = None
@@ -595,7 +596,8 @@ class FakeKeeper:
     def hear(self, m: dict[str, Any]) -> None:
         self.heard.append(m)
         if m["type"] == "revive" and self.refuses:
-            self.link.up({"type": "not_revived", "node": m["node"], "order": m["order"], "why": self.refuses})
+            said = {"node": m["node"], "order": m["order"], "why": self.refuses, "step_cancelled": self.step_cancelled}
+            self.link.up({"type": "not_revived", **said})
         elif m["type"] == "revive":
             asyncio.get_running_loop().call_later(self.start_s, self.world.nodes[m["node"]].join)
 

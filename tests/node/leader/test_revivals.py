@@ -86,6 +86,20 @@ def test_an_agent_that_does_not_come_back_costs_seconds(world, virtual, keeper):
     assert [e["why"] for e in w.events("revival_failed")] == [v for v in keeper.values() if isinstance(v, str)]
 
 
+@pytest.mark.parametrize("meaning", ["terminated", "preempted"])
+def test_a_cancelled_step_whose_agents_were_killed_cancels_the_run(world, virtual, meaning):
+    """The keeper tells it; no host is excluded. Where SLURM names another cause, that holds: it ends every step, too."""
+    w = kept(world, nodes=3, keeper={"refuses": "SLURM is ending the job"})
+    w.keeper.step_cancelled = w.allocation.is_step_cancelled = True
+    w.allocation.means = SignalMeaning(meaning, 60.0 if meaning == "preempted" else None)
+    w.hooks[12] = [lambda worker: [w.nodes[index].die() for index in (1, 2)]]
+
+    assert virtual(w.attempt_once()).state == {"terminated": "cancelled", "preempted": "requeued"}[meaning]
+    assert [e["hosts"] for e in w.events("excluded") if meaning == "terminated"] == []
+    assert (("forbid_requeue",) in w.allocation.said) is (meaning == "terminated")
+    assert {e["meaning"] for e in w.events("signal")} == {meaning}
+
+
 def test_a_spare_does_not_wait_for_the_revival(world, virtual):
     """The new round begins on the spare at once; the agent that comes back is a spare from then on."""
     w = kept(world, spare_nodes=1, keeper={"start_s": 5.0})
@@ -355,6 +369,40 @@ def test_hosts_that_the_dead_leader_had_excluded_stay_excluded(world, virtual):
 
     assert virtual(both()).state == "completed"
     assert {r["host"] for r in w.events("round_started")[-1]["ranks"]} == {"n0", "n2"}
+
+
+def test_a_node_that_was_given_up_is_not_asked_for_by_the_next_leader(world, virtual):
+    """Its agent could not be started again: the next leader begins on the spare without waiting for it, and asks for it no more."""
+    w = kept(world, spare_nodes=1, keeper={"refuses": "its host does not answer"})
+    killed(w, 12, 1)
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 18 for n in w.nodes for x in n.workers))
+        return await w.attempt_once(revived=True, absent=(1,))
+
+    assert virtual(both()).state == "completed"
+    (revived,), (*_, last) = w.events("leader_revived"), w.events("round_started")
+    assert last["t"] - revived["t"] < 1
+    assert [m["node"] for m in w.keeper.heard if m["type"] == "revive"] == [1]
+    assert [e["hosts"] for e in w.events("excluded")] == [["n1"]]
+
+
+@pytest.mark.parametrize("interval_steps", [1000, 10])
+def test_losses_count_over_leaders(world, virtual, interval_steps):
+    """A node that has lost its agent under the leader before is given up at the next loss, unless there was progress in between."""
+    w = kept(world, checkpoint={"interval_steps": interval_steps})
+    killed(w, 7, 1)
+
+    async def both():
+        await led_until(
+            w, lambda: len(w.events("round_started")) == 2 and any(x.entered >= 13 for n in w.nodes for x in n.workers)
+        )
+        killed(w, 17, 1)
+        return await w.attempt_once(revived=True)
+
+    given_up = interval_steps == 1000
+    assert virtual(both()).state == ("requeued" if given_up else "completed")
+    assert [e["hosts"] for e in w.events("excluded")] == ([["n1"]] * 2 if given_up else [])
 
 
 def test_an_agent_that_comes_back_by_itself_keeps_its_place(world, virtual):
