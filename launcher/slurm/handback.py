@@ -111,7 +111,10 @@ def wait_to_cancel(job_ids: Sequence[str], limit_s: float = 60.0) -> None:
     """
     end = time.monotonic() + limit_s
     words = ("squeue", "--noheader", "--array", "--states=COMPLETING", f"--jobs={','.join(job_ids)}", "--format=%i")
-    while not all(map(may_update, ask(*words, timeout_s=ASK_S).out.split())) and time.monotonic() < end:
+    while time.monotonic() < end:
+        ending = set(ask(*words, timeout_s=ASK_S).out.split())
+        if all(may_update(job_id) for job_id in job_ids if job_id in ending):
+            return
         time.sleep(0.5)
 
 
