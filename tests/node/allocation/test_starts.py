@@ -119,13 +119,18 @@ def test_how_the_leader_ended_that_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, how: str
 ) -> None:
     """The batch script's srun ends once, with the first leader; of later ones only what the keeper has seen is known."""
+    assert early_exits.leader_end(logged(tmp_path, monkeypatch, log)) == how
+
+
+def logged(folder: Path, monkeypatch: pytest.MonkeyPatch, log: str) -> RunPaths:
+    """The log of job 7, which is in the life that the log names last."""
     life = "1" if log.endswith("7.1\n") else "0"
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": life}.items():
         monkeypatch.setenv(name, value)
-    paths = RunPaths(tmp_path)
+    paths = RunPaths(folder)
     paths.submitit.mkdir()
     (paths.submitit / "7_0_log.out").write_text(log)
-    assert early_exits.leader_end(paths) == how
+    return paths
 
 
 ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
@@ -157,10 +162,4 @@ def test_a_cancelled_step_is_told_from_one_that_srun_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, is_cancelled: bool
 ) -> None:
     """By what srun names beside it; slurmstepd speaks on the first node alone, and says the same of an srun that was killed."""
-    life = "1" if log.endswith("7.1\n") else "0"
-    for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": life}.items():
-        monkeypatch.setenv(name, value)
-    paths = RunPaths(tmp_path)
-    paths.submitit.mkdir()
-    (paths.submitit / "7_0_log.out").write_text(f"launcher: start 7.0\n{log}")
-    assert early_exits.step_cancelled(paths) is is_cancelled
+    assert early_exits.step_cancelled(logged(tmp_path, monkeypatch, f"launcher: start 7.0\n{log}")) is is_cancelled
