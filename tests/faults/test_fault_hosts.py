@@ -97,7 +97,7 @@ def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed,
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "user",
-    ["", pytest.param("root", marks=pytest.mark.long), pytest.param("nobody", marks=pytest.mark.long)],
+    ["", pytest.param("root", marks=pytest.mark.long), pytest.param("daemon", marks=pytest.mark.long)],
     ids=["alone", "awaited", "awaited by another user"],
 )
 def test_the_first_host_killed_with_a_spare(
@@ -114,7 +114,7 @@ def test_the_first_host_killed_with_a_spare(
     run = start(clean, tmp_path, **cpus)
     dead = run.state()["nodes"][0]
     after = clean.sbatch(f"--uid={user}", "-d", f"afterok:{run.job_id}", wrap="true", cwd="/") if user else None
-    awaited = user == "nobody"
+    awaited = user == "daemon"
 
     clean.kill(dead)
 

@@ -186,7 +186,7 @@ def test_a_run_that_completes_within_its_grace_time(
 
 
 @pytest.mark.parametrize(
-    "user", ["", "root", "nobody"], ids=["nobody waits", "the user's job waits", "another's job waits"]
+    "user", ["", "root", "daemon"], ids=["nobody waits", "the user's job waits", "another's job waits"]
 )
 def test_a_run_that_was_preempted_completes_for_good(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, user: str
@@ -204,7 +204,7 @@ def test_a_run_that_was_preempted_completes_for_good(
         clean.wait_job(after, "COMPLETED", limit_s=300)
     clean.wait(lambda: job not in clean.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "the end of the job", 30)
     assert len(run.told("round_started")) == 2
-    accounted_for(clean, job, "PREEMPTED" if clean.version >= (24, 5) and user != "nobody" else "COMPLETED")
+    accounted_for(clean, job, "PREEMPTED" if clean.version >= (24, 5) and user != "daemon" else "COMPLETED")
 
 
 def accounted_for(cluster: Cluster, job: str, state: str) -> None:

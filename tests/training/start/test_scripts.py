@@ -70,7 +70,7 @@ def look():
         "process": multiprocessing.current_process().name,
         "pickled": pickle.loads(pickle.dumps(Item(3))).n,
         "loaded": [x for b in DataLoader(Data(), batch_size=2, num_workers=2, collate_fn=double) for x in b],
-        "ours": sorted(k for k in os.environ if k.startswith("LAUNCHER_")),
+        "ours": sorted(k for k in os.environ if k.startswith("LAUNCHER_") and not k.startswith("LAUNCHER_CLUSTER_")),
         "ranks": [os.environ[k] for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")],
         "threads_left": left(),
     }
