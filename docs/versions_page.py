@@ -66,7 +66,11 @@ def readme() -> str:
     slurms = _listed([one["slurm"] for one in ones])
     pythons = _listed(sorted({".".join(one["python"].split(".")[:2]) for one in ones}))
     torches = _listed(sorted({".".join(one["torch"].split(".")[:2]) for one in ones}))
-    failed = [f"{len(one['failed'])} tests failed on SLURM {one['slurm']}" for one in ones if one["failed"]]
+    failed = [
+        f"{(n := len(one['failed']))} test{'s' * (n > 1)} failed on SLURM {one['slurm']}"
+        for one in ones
+        if one["failed"]
+    ]
     claims = "; ".join([f"SLURM {slurms}, Python {pythons}, torch {torches}", *failed])
     claim = f"Tested: {claims} ([docs/versions.md](docs/versions.md))."
     return _MARKS.sub(claim, (DOCS.parent / "README.md").read_text())

@@ -70,8 +70,11 @@ def test_an_agent_says_what_it_is_and_leaves_when_told(world: Any) -> None:
     world(body)
 
 
-def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(world: Any) -> None:
+def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exactly torchrun's names and values, the run's own, the job's; SLURM's task numbers and submitit's are hidden."""
+    monkeypatch.delenv("LAUNCHER_CLUSTER_CACHE", raising=False)  # the test bed's
 
     async def body(w: Any) -> None:
         w.spec(variables={"MINE": "a b"}, seed=7)
@@ -87,8 +90,7 @@ def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(world: Any
         assert ranks == TORCHRUN
         assert {k: found.get(k) for k in kept} == kept
         assert not [k for k in found if k in slurm or k.startswith(("SUBMITIT", "PMI"))]
-        bed = ("LAUNCHER_FORKSERVER", "LAUNCHER_CLUSTER_")  # the tests' own
-        ours = {k: v for k, v in found.items() if k.startswith("LAUNCHER_") and not k.startswith(bed)}
+        ours = {k: v for k, v in found.items() if k.startswith("LAUNCHER_") and k != "LAUNCHER_FORKSERVER"}
         assert ours == {
             "LAUNCHER_RUN_DIR": str(w.paths.root),
             "LAUNCHER_ATTEMPT": "0",
