@@ -58,7 +58,7 @@ DIFFERENCES = (
     # SLURM's commit a689104d1552; measured on 24.11.5.
     Difference(
         topic="grace", since=(24, 5),
-        text="SLURM records the end of a job that was once in its grace time as PREEMPTED, even if its run has completed.",
+        text="SLURM may record the end of a job that was once in its grace time as PREEMPTED, even if its run has completed.",
     ),
     # SLURM's commits 21f8670eaf and f5541fc35d; measured on 24.11.5: 1 of 8 killed nodes.
     Difference(
