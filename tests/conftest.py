@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch) -> Away:
+def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
     """A file system that can be told not to answer (`tests/away.py`)."""
-    return Away(monkeypatch)
+    _await_trash()
+    yield Away(monkeypatch)
+    _await_trash()
+
+
+def _await_trash() -> None:
+    """Since Python 3.12 shutil.rmtree compares functions of ``os`` by identity: they must not be others before it has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "trash":
+            thread.join(60)

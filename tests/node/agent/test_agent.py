@@ -70,11 +70,8 @@ def test_an_agent_says_what_it_is_and_leaves_when_told(world: Any) -> None:
     world(body)
 
 
-def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(
-    world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(world: Any) -> None:
     """Exactly torchrun's names and values, the run's own, the job's; SLURM's task numbers and submitit's are hidden."""
-    monkeypatch.delenv("LAUNCHER_CLUSTER_CACHE", raising=False)  # the test bed's
 
     async def body(w: Any) -> None:
         w.spec(variables={"MINE": "a b"}, seed=7)

@@ -83,9 +83,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_sees_what_python_would_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
     """Name, file, arguments, path, threads, signals, multiprocessing and loader processes are as under plain python."""
-    monkeypatch.delenv("LAUNCHER_CLUSTER_CACHE", raising=False)  # the test bed's
     path = script(tmp_path, LOOK)
     out = tmp_path / "seen"
     run(spec_of(tmp_path, "train.py", 2, args=[str(out), "--lr", "0.1"]), 2)
