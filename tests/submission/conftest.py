@@ -41,6 +41,7 @@ def slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "srun": "#!/bin/sh\n",
         "squeue": '#!/bin/sh\necho "$@" >> "$FAKE/asked"\ncat "$FAKE/queue" 2>/dev/null || true\n',
         "scancel": '#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\n',
+        "scontrol": '#!/bin/sh\necho "Unable to contact slurm controller (connect failure)" >&2\nexit 1\n',
     }.items():
         (fake / name).write_text(text)
         (fake / name).chmod(0o755)
