@@ -128,12 +128,15 @@ def start_mariadb(layout: Layout) -> None:
     mounted beside the socket, for the host's processes alone.
     """
     data, own = layout.root / "mysql", layout.run / "mysql"
-    place, socket, log = own / "data", own / "socket", layout.log / "mariadbd.log"
-    for folder in (data, own, place):
+    place, temporary, socket, log = own / "data", own / "tmp", own / "socket", layout.log / "mariadbd.log"
+    for folder in (data, own, place, temporary):
         folder.mkdir(mode=0o700, exist_ok=True)
         shutil.chown(folder, "mysql", "mysql")
     mounted = ("sh", "-c", f'mount --bind {shlex.quote(str(data))} {shlex.quote(str(place))} && exec "$@"', "sh")
-    common = ("--no-defaults", "--user=mysql", f"--datadir={place}", "--innodb-log-file-size=16M")
+    # A mariadbd that starts removes every temporary table in its tmpdir, also those of another cluster's that is starting.
+    common = (
+        "--no-defaults", "--user=mysql", f"--datadir={place}", f"--tmpdir={temporary}", "--innodb-log-file-size=16M",
+    )  # fmt: skip
     if not (data / "mysql").exists():
         inside(layout, HEAD, *mounted, "mariadb-install-db", *common, "--skip-test-db", log=log)
     options = [

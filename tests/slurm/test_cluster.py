@@ -80,10 +80,14 @@ def test_accounting_remembers_how_a_job_ended(cluster: Cluster, tmp_path: Path) 
     cluster.wait(ended, "the job in sacct")
 
 
+def _options(pid: int) -> dict[str, str]:
+    return dict(word.lstrip("-").partition("=")[::2] for word in psutil.Process(pid).cmdline())
+
+
 def test_other_users_of_the_machine_get_at_no_accounting(cluster: Cluster) -> None:
     """MariaDB is no root process, nobody else enters its folders or reads its password, and without that it lets nobody in."""
     (pid,) = cluster.daemon("mariadbd")
-    words = dict(word.lstrip("-").partition("=")[::2] for word in psutil.Process(pid).cmdline())
+    words = _options(pid)
     looks = [
         ["ls", str(Path(words["socket"]).parent)],
         ["ls", str(cluster.directory / "mysql")],
@@ -100,6 +104,15 @@ def test_other_users_of_the_machine_get_at_no_accounting(cluster: Cluster) -> No
             done = subprocess.run(words_, user=as_whom, group=as_whom, extra_groups=[], capture_output=True, text=True)
             assert done.returncode != 0, (words_, done.stdout)
             assert re.search(r"denied|2002|13", done.stderr), (words_, done.stderr)
+
+
+def test_a_database_that_starts_leaves_the_temporary_tables_of_other_clusters(cluster: Cluster) -> None:
+    """MariaDB removes every temporary table in its tmpdir when it starts: in /tmp, also those by which another is just being made."""
+    (pid,) = cluster.daemon("mariadbd")
+    socket = _options(pid)["socket"]
+    asked = ["mariadb", "--no-defaults", f"--socket={socket}", "-N", "-e", "select @@tmpdir"]
+
+    assert Path(cluster.run(asked).stdout.strip()) == Path(socket).parent / "tmp"
 
 
 def test_a_limit_of_a_user_can_be_set_and_taken_back(cluster: Cluster) -> None:
