@@ -31,7 +31,6 @@ class Presence:
     """"none": no trace of it; "traces": it is here but not usable; "ready": its commands are on the PATH."""
     reason: str
     """One sentence."""
-    traces: tuple[str, ...] = ()
 
 
 def find_slurm(environ: Mapping[str, str] = os.environ) -> Presence:
@@ -51,9 +50,7 @@ def find_slurm(environ: Mapping[str, str] = os.environ) -> Presence:
     commands = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))
     verb = "are" if len(lacking) > 1 else "is"
     return Presence(
-        "traces",
-        f"SLURM is here ({'; '.join(traces)}) but {commands} {verb} not on the PATH: load its module.",
-        tuple(traces),
+        "traces", f"SLURM is here ({'; '.join(traces)}) but {commands} {verb} not on the PATH: load its module."
     )
 
 

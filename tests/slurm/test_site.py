@@ -185,7 +185,7 @@ def test_slurm_is_found_half_found_or_absent(tmp_path: Path) -> None:
     assert (ready.state, some.state) == ("ready", "traces")
     assert none.state == ("traces" if Path("/etc/slurm/slurm.conf").exists() else "none")
     assert "sbatch, srun and scancel are not on the PATH: load its module" in some.reason
-    assert "$SLURM_CONF is set" in some.traces
+    assert "$SLURM_CONF is set" in some.reason
 
 
 def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

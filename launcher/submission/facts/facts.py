@@ -111,9 +111,9 @@ class SlurmFacts:
     """Whether SLURM is here, and what was found out about it."""
 
     found: bool = False
-    """``sbatch`` and ``srun`` are on the PATH."""
-    traces: tuple[str, ...] = ()
-    """Signs of a SLURM that is not usable from here, each a few words."""
+    """Its commands are on the PATH."""
+    unusable: str = ""
+    """Why a SLURM that is here cannot be used from here, a sentence without its stop."""
     site: SiteSpec = field(default_factory=SiteSpec)
     """Grace, preempt mode and so on of the job's partition."""
     known: bool = False
@@ -182,8 +182,8 @@ class Facts:
         """Return the facts for a plan that is only printed: without SLURM here, what would be submitted to one."""
         if self.slurm.found or self.backend == "local":
             return self
-        if self.slurm.traces:
-            why = f"sbatch is not on the PATH here ({'; '.join(self.slurm.traces)}): load SLURM's module to submit"
+        if self.slurm.unusable:
+            why = self.slurm.unusable
         elif self.backend == "slurm":
             why = "there is no sbatch here: run launcher submit on a machine that has it"
         else:

@@ -229,7 +229,7 @@ def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | No
     """Find out whether SLURM can be used from here, and its policy for ``partition`` and ``qos``."""
     presence = find_slurm(environ)
     if presence.state != "ready":
-        return SlurmFacts(traces=presence.traces)
+        return SlurmFacts(unusable=presence.reason.rstrip(".") if presence.state == "traces" else "")
     site = ask_site(tries=1, all_qos=False)  # a busy controller costs one look; the plan says so
     if isinstance(site, str):
         return SlurmFacts(found=True, silent=site)

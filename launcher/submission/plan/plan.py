@@ -103,14 +103,10 @@ def choose_backend(facts: Facts) -> Literal["slurm", "local"]:
     """Choose SLURM where there are traces of it, so that nobody trains on a login node by accident. Raises SiteError."""
     if facts.backend == "local" or facts.slurm.found:
         return "local" if facts.backend == "local" else "slurm"
-    traces = f" ({'; '.join(facts.slurm.traces)})" if facts.slurm.traces else ""
     if facts.backend == "slurm":
-        raise SiteError(f"--backend slurm: sbatch and srun are not on the PATH{traces}")
-    if traces:
-        raise SiteError(
-            f"this machine has traces of SLURM{traces} but no sbatch on the PATH: load SLURM's module, or add "
-            "--backend local to train on this machine"
-        )
+        raise SiteError(f"--backend slurm: {facts.slurm.unusable or 'there is no trace of SLURM on this machine'}")
+    if facts.slurm.unusable:
+        raise SiteError(f"{facts.slurm.unusable}, or add --backend local to train on this machine")
     return "local"
 
 

@@ -16,7 +16,9 @@ from launcher.config.check.named_code import check_code
 from launcher.config.load.load import LoadedJob
 from launcher.config.load.site_profile import SiteProfile
 from launcher.errors import ConfigError, InterpreterError
+from launcher.slurm.site import Presence
 from launcher.submission.facts import gather, interpreter
+from launcher.submission.facts.facts import SlurmFacts
 from launcher.submission.plan.plan import plan
 
 Make = Callable[..., LoadedJob]
@@ -135,6 +137,14 @@ def test_the_local_backend_does_not_ask_slurm(job: Make, tmp_path: Path, monkeyp
     assert not facts.slurm.found
     assert [name for name, _ in facts.code.files] == ["lab/__init__.py", "lab/tasks.py", "lab/train.py", "train.py"]
     assert facts.free_bytes
+
+
+@pytest.mark.parametrize(("state", "unusable"), [("traces", "SLURM is here but srun is not"), ("none", "")])
+def test_why_slurm_is_not_usable_is_a_fact(monkeypatch: pytest.MonkeyPatch, state: str, unusable: str) -> None:
+    """The sentence is the one that doctor prints; without any trace of SLURM there is nothing to say."""
+    monkeypatch.setattr(gather, "find_slurm", lambda env: Presence(state, f"{unusable}."))
+
+    assert gather.slurm_facts({}, None, None) == SlurmFacts(unusable=unusable)
 
 
 def test_closed_folders_are_sentences(job: Make, tmp_path: Path) -> None:

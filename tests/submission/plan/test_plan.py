@@ -124,7 +124,7 @@ def test_gloo_on_cpus_nccl_on_gpus(job: Make) -> None:
 
 
 NONE = SlurmFacts()
-TRACES = SlurmFacts(traces=("/etc/slurm/slurm.conf exists",))
+TRACES = SlurmFacts(unusable="SLURM is here (sbatch is on the PATH) but scontrol is not on the PATH: load its module")
 
 
 def test_no_slurm_at_all_means_here(job: Make) -> None:
@@ -136,13 +136,17 @@ def test_no_slurm_at_all_means_here(job: Make) -> None:
     assert "  where    this machine (8 CPUs, no GPU); no SLURM" in made.summary
 
 
-def test_traces_of_slurm_without_sbatch_stop_it(job: Make) -> None:
-    """Nobody trains on a login node by accident: traces without sbatch are an error that names --backend local."""
-    with pytest.raises(SiteError, match=r"traces of SLURM \(/etc/slurm/slurm.conf exists\).*--backend local"):
+def test_a_slurm_that_is_not_usable_stops_it(job: Make) -> None:
+    """Nobody trains on a login node by accident: a SLURM without one of its commands is an error that names --backend local."""
+    with pytest.raises(SiteError, match=r"but scontrol is not on the PATH: load its module, or add --backend local"):
         plan(job(), facts(slurm=TRACES))
     assert plan(job(), facts(slurm=TRACES, backend="local")).backend == "local"
-    with pytest.raises(SiteError, match="not on the PATH"):
+    with pytest.raises(
+        SiteError, match=r"--backend slurm: SLURM is here \(.*\) but scontrol is not on the PATH: load its module$"
+    ):
         plan(job(), facts(slurm=TRACES, backend="slurm"))
+    with pytest.raises(SiteError, match="--backend slurm: there is no trace of SLURM on this machine"):
+        plan(job(), facts(slurm=NONE, backend="slurm"))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_traces_of_slurm_without_sbatch_stop_it(job: Make) -> None:
     [
         (NONE, "auto", "no SLURM here: this plan is for a cluster"),
         (NONE, "slurm", "there is no sbatch here: run launcher submit on a machine"),
-        (TRACES, "auto", "load SLURM's module to submit"),
+        (TRACES, "auto", "scontrol is not on the PATH: load its module"),
     ],
     ids=["laptop", "asked for", "module not loaded"],
 )
