@@ -18,12 +18,15 @@ def life_s(environ: Mapping[str, str]) -> float:
     return age
 
 
-def end_srun(environ: Mapping[str, str]) -> None:
-    """Kill the job's sruns on this host. Never raises."""
+def end_srun(environ: Mapping[str, str]) -> bool:
+    """Kill the job's sruns on this host; return whether there were any. Never raises."""
+    killed = False
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         if _name_of(pid) == "srun" and _agree(_environ_of(pid), environ, "SLURM_JOB_ID", "SLURM_CONF"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+                killed = True
+    return killed
 
 
 def _agree(theirs: Mapping[str, str], mine: Mapping[str, str], *names: str) -> bool:

@@ -47,10 +47,11 @@ def test_the_jobs_own_srun_alone_is_ended(tmp_path: Path, ended: ExitStack) -> N
         start(ended, "sleep", JOB),
     ]
 
-    end_srun({**JOB, "SLURM_RESTART_COUNT": "1"})
+    assert end_srun({**JOB, "SLURM_RESTART_COUNT": "1"})
 
     assert mine.wait(timeout=60) == -9
     assert [process.poll() for process in others] == [None] * len(others)
+    assert not end_srun({**JOB, "SLURM_JOB_ID": "4000003"})
 
 
 def test_the_oldest_ancestor_of_this_life_tells_its_age() -> None:
