@@ -65,6 +65,12 @@ DIFFERENCES = (
         topic="dead nodes", since=(23, 11), before=(24, 11, 6), warns=True,
         text="SLURM 23.11 to 24.11.5 may set all nodes DOWN when one node dies: SLURM then requeues your runs. Update to 24.11.6.",
     ),
+    # SLURM's commits a9685cd277 and bfef7ee71c (step_terminate_monitor.c); measured on 22.05.8: 2 of 71 ends of a step that its tasks
+    # left as they were killed, on a busy machine.
+    Difference(
+        topic="drains", before=(25, 5, 1),
+        text='SLURM before 25.05.1 may drain a host ("Kill task failed") minutes after a step was killed just as it ended. The host is well.',
+    ),
     # slurmctld adds two minutes to a requeued job's begin time (job_mgr.c); measured on 24.11.5.
     Difference(
         topic="requeue", before=(25, 11),

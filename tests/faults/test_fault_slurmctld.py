@@ -11,7 +11,7 @@ import inflict
 import psutil
 import pytest
 from cluster import Cluster
-from harness import NEW_ATTEMPT, Run, ends_the_same, start, tells, verb
+from harness import NEW_ATTEMPT, PATIENCE_S, Run, ends_the_same, start, tells, verb
 
 Undisturbed = Callable[[int], str]
 
@@ -90,7 +90,12 @@ def test_slurmctld_dies_as_the_requeued_job_starts(clean: Cluster, tmp_path: Pat
     clean.stop_slurmctld()
     clean.heal("slurmctld")
 
-    run.wait("the end", lambda: run.outcome() or _is_held(clean.job(job)))
+    clean.wait(
+        lambda: run.outcome() or _is_held(clean.job(job)),
+        "the end",
+        PATIENCE_S,
+        lambda: (clean.job(job), run.history()[-25:], run.agent_logs()),
+    )
     if not run.outcome():
         clean.wait(lambda: f"scontrol release {job}" in verb(clean, run, "why"), "the advice to release it", 30)
         clean.release(job)

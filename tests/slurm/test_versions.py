@@ -10,15 +10,17 @@ from launcher.slurm.versions import TESTED, differences
 @pytest.mark.parametrize(
     ("version", "topics", "warned"),
     [
-        ((22, 5, 8), ["srun", "run folder", "grace", "requeue"], []),
-        ((23, 2, 7), ["srun", "run folder", "grace", "requeue"], []),
-        ((23, 11, 0), ["srun", "run folder", "grace", "dead nodes", "requeue"], ["dead nodes"]),
+        ((22, 5, 8), ["srun", "run folder", "grace", "drains", "requeue"], []),
+        ((23, 2, 7), ["srun", "run folder", "grace", "drains", "requeue"], []),
+        ((23, 11, 0), ["srun", "run folder", "grace", "dead nodes", "drains", "requeue"], ["dead nodes"]),
         (
             (24, 11, 5),
-            ["srun", "run folder", "grace", "dead nodes", "requeue", "accounting"],
+            ["srun", "run folder", "grace", "dead nodes", "drains", "requeue", "accounting"],
             ["dead nodes", "accounting"],
         ),
-        ((24, 11, 6), ["srun", "run folder", "grace", "requeue", "accounting"], ["accounting"]),
+        ((24, 11, 6), ["srun", "run folder", "grace", "drains", "requeue", "accounting"], ["accounting"]),
+        ((25, 5, 0), ["srun", "run folder", "grace", "drains", "requeue", "accounting"], ["accounting"]),
+        ((25, 5, 1), ["srun", "run folder", "grace", "requeue", "accounting"], ["accounting"]),
         ((25, 11, 0), ["srun", "run folder", "grace", "requeue", "accounting", "expedite"], ["accounting"]),
         ((26, 5, 5), ["srun", "run folder", "grace", "requeue", "expedite", "task order"], []),
         ((31, 2, 0), ["srun", "run folder", "grace", "requeue", "expedite", "task order"], []),
