@@ -112,6 +112,8 @@ BENCHMARKS: dict[str, list[Figure]] = {
     "step_overhead.py --ranks 1 --hidden 128 --layers 1 --pairs 400 --cpu": [overhead("a step more than plain DDP's, steps of 1 ms")],
     "step_overhead.py --ranks 1 --hidden 512 --layers 2 --pairs 400 --block 10 --cpu": [overhead("the same, steps of 5 ms")],
     "step_overhead.py --ranks 1 --hidden 2048 --layers 1 --pairs 200 --block 5 --cpu": [overhead("the same, steps of 40 ms")],
+    "step_overhead.py --loop batches --ranks 1 --hidden 128 --pairs 400 --cpu": [overhead("a function's loop over `batches`, steps of 1 ms")],
+    "step_overhead.py --loop steps --ranks 1 --hidden 128 --pairs 400 --cpu": [overhead("a script's loop over `steps`, steps of 1 ms")],
     "checkpoint.py --mb 512 --pairs 3": [
         Figure("a save blocks training for (goal: 1 % of torch.save)", rf"^median.*ours blocked{NUMBER}", "s", share=0.01, rivals=1,
                peers=(("torch.save and fsync", rf"^median.*fsync{NUMBER}"), ("DCP async_save", rf"^DCP async_save: blocked{NUMBER}"))),

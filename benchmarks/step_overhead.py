@@ -1,8 +1,10 @@
 """What the shared loop costs per step beside a plain DDP loop: short blocks of both in turns, within the same processes.
 
-``python benchmarks/step_overhead.py [--ranks 2] [--pairs 400] [--block 20] [--hidden 512] [--layers 1] [--cpu]``. One run of
-``launcher.Training``'s loop with an agent listening (progress, metrics and the boundary's checks included) stops after every
-``--block`` steps for as many steps of a loop written by hand around DistributedDataParallel, same model, same data in memory. A
+``python benchmarks/step_overhead.py [--loop task] [--ranks 2] [--pairs 400] [--block 20] [--hidden 512] [--layers 1] [--cpu]``.
+``--loop``: ``task`` is the loop of ``launcher.Training``, ``batches`` a function's over ``worker.batches``, ``steps`` that of a script
+with data of its own, over the ``steps`` of what ``launcher.attach`` gives it. One run of it with an agent listening (progress, metrics
+and the boundary's checks included) stops after every ``--block`` steps for as many steps of a loop written by hand around
+DistributedDataParallel, same model, same data in memory. A
 machine whose speed changes from second to second changes for both alike: each of our blocks is compared with the mean of the
 plain ones before and after it. Prints the median of these ratios, and of the differences, and a 95 % interval of each (bootstrap).
 Reports are sent by the clock, which stands still for them while the plain loop runs.
@@ -63,6 +65,8 @@ class Size:
     layers: int = 1
     """Hidden layers: a step's time grows with them."""
     gpus: bool = False
+    loop: str = "task"
+    """Whose loop: `LOOPS`."""
 
     def device(self, rank: int) -> torch.device:
         """Where a rank computes."""
@@ -99,22 +103,25 @@ class Plain:
     def run(self, steps: int) -> None:
         """The next ``steps`` of it."""
         for _ in range(steps):
-            first = self.at + self.place.rank * BATCH
-            x, y = to_device(fetch(self.dataset, self.order[first : first + BATCH].tolist()), self.device)
-            loss = torch.nn.functional.cross_entropy(self.model(x), y)
-            loss.backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            self.at = (self.at + BATCH * self.place.world_size) % (len(self.dataset) // 2)
+            self.step()
+
+    def step(self) -> torch.Tensor:
+        """The next one."""
+        first = self.at + self.place.rank * BATCH
+        x, y = to_device(fetch(self.dataset, self.order[first : first + BATCH].tolist()), self.device)
+        loss = torch.nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.at = (self.at + BATCH * self.place.world_size) % (len(self.dataset) // 2)
+        return loss
 
 
-class Task(Training):
-    """The measured job, interrupted for blocks of plain steps."""
+class Turns:
+    """The clock of a measured loop, which is interrupted for blocks of plain steps."""
 
-    batch_size = BATCH
-
-    def __init__(self, dataset: TensorDataset, size: Size, plain: Plain, reporter: Reporter) -> None:
-        self.dataset, self.size, self.block, self.plain = dataset, size, size.block, plain
+    def __init__(self, size: Size, plain: Plain, reporter: Reporter) -> None:
+        self.size, self.block, self.plain = size, size.block, plain
         self.reporter = reporter
         self.steps = 0
         self.ours: list[float] = []
@@ -124,21 +131,11 @@ class Task(Training):
         self.trace: Any = None
         self.resumed = CLOCK()
 
-    def model(self) -> torch.nn.Module:
-        """See network."""
-        return network(self.size)
-
-    def train_data(self) -> TensorDataset:
-        """See data."""
-        return self.dataset
-
-    def loss(self, model: Any, batch: Any) -> torch.Tensor:
-        """Cross-entropy; from one call to the next is a step."""
+    def begin_step(self) -> None:
+        """A step of ours begins; from one call to the next is a step."""
         if self.steps % self.block == 0:
             self.take_turns()
         self.steps += 1
-        x, y = batch
-        return torch.nn.functional.cross_entropy(model(x), y)
 
     def take_turns(self) -> None:
         """Our block is over; one of theirs."""
@@ -160,9 +157,58 @@ class Task(Training):
         if traced:
             self.trace = begin_trace()
 
+
+class Task(Training):
+    """The measured task."""
+
+    batch_size = BATCH
+
+    def __init__(self, dataset: TensorDataset, size: Size, turns: Turns) -> None:
+        self.dataset, self.size, self.turns = dataset, size, turns
+
+    def model(self) -> torch.nn.Module:
+        """See network."""
+        return network(self.size)
+
+    def train_data(self) -> TensorDataset:
+        """See data."""
+        return self.dataset
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        """Cross-entropy."""
+        self.turns.begin_step()
+        x, y = batch
+        return torch.nn.functional.cross_entropy(model(x), y)
+
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         """Plain SGD."""
         return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def run_batches(worker: Worker, dataset: TensorDataset, size: Size, turns: Turns) -> None:
+    """A function's loop, as docs/api.md shows it."""
+    model = worker.wrap(network(size).to(worker.device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    worker.register(model=model, optimizer=optimizer)
+    for x, y in worker.batches(dataset, BATCH):
+        turns.begin_step()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        worker.scale(loss).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        worker.log(loss=loss)
+
+
+def run_steps(worker: Worker, dataset: TensorDataset, size: Size, turns: Turns) -> None:
+    """A script's loop: its own data, its own DDP."""
+    script = Plain(turns.plain.place, dataset, size, worker.device)
+    worker.register(model=script.model, optimizer=script.optimizer)
+    for _ in worker.steps(len(dataset) // (BATCH * worker.world_size)):
+        turns.begin_step()
+        worker.log(loss=script.step())
+
+
+LOOPS = ("task", "batches", "steps")
 
 
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
@@ -189,10 +235,14 @@ def in_turns(place: WorkerPlace, size: Size) -> tuple[list[tuple[float, float]],
     dataset = data((size.pairs + 2) * size.block * BATCH * size.ranks)
     device = size.device(place.rank)
     session = Session(place, Gate(), device)
-    task = Task(dataset, size, Plain(place, dataset, size, device), session.reporter)
-    run_task(Worker(session), session, task)
-    around = [(before + after) / 2 for before, after in itertools.pairwise(task.theirs)]
-    return list(zip(task.ours[1:], around, strict=True))[size.pairs // 10 :], task.waits
+    turns = Turns(size, Plain(place, dataset, size, device), session.reporter)
+    worker = Worker(session)
+    if size.loop == "task":
+        run_task(worker, session, Task(dataset, size, turns))
+    else:
+        {"batches": run_batches, "steps": run_steps}[size.loop](worker, dataset, size, turns)
+    around = [(before + after) / 2 for before, after in itertools.pairwise(turns.theirs)]
+    return list(zip(turns.ours[1:], around, strict=True))[size.pairs // 10 :], turns.waits
 
 
 def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> None:
@@ -224,6 +274,7 @@ def _swallow(agent: socket.socket) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--loop", choices=LOOPS, default="task", help="whose loop")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--block", type=int, default=20, help="steps in a row")

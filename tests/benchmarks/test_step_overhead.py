@@ -57,10 +57,10 @@ def test_only_the_waits_of_the_steps_are_counted(bench: Any, monkeypatch: pytest
     monkeypatch.setattr(bench, "begin_trace", Trace)
     size = bench.Size(ranks=1, pairs=20, block=1, gpus=True)
     plain = types.SimpleNamespace(device=torch.device("cpu"), run=lambda steps: asks("cudaMemcpyAsync"))
-    task = bench.Task(None, size, plain, types.SimpleNamespace(_progress_at=0.0, _metrics_at=0.0))
+    turns = bench.Turns(size, plain, types.SimpleNamespace(_progress_at=0.0, _metrics_at=0.0))
     for _ in range(6):
-        task.take_turns()
+        turns.take_turns()
         for _ in range(ours):
             asks("cudaStreamSynchronize")
 
-    assert task.waits == {"ours": ours, "plain": 0}
+    assert turns.waits == {"ours": ours, "plain": 0}
