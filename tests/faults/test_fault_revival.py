@@ -157,6 +157,22 @@ def test_a_cancelled_step_cancels_the_run_though_the_leader_is_in_another(
     assert run.told("excluded") == []
 
 
+@pytest.mark.parametrize("target", seldom(["", ".0", ".1"], ".0", ".1"), ids="JOB{}".format)
+def test_a_term_by_hand_after_the_leader_was_started_again(clean: Cluster, tmp_path: Path, target: str) -> None:
+    """Whether it reaches all agents, those of the first step, or the leader's own step alone: saved, cancelled, nothing lost."""
+    run = start(clean, tmp_path, params=LONG)
+    inflict.kill_agent(run, 0)
+    run.wait("progress of the next round", lambda: run.told("saved", round=1))
+
+    clean.run(["scancel", "--signal=TERM", f"{run.job_id}{target}"])
+
+    assert run.wait_end()["state"] == "cancelled"
+    run.wait_no_process()
+    assert [e["lost_steps"] for e in run.told("stopped")] == [0]
+    assert len(run.told("attempt_started")) == 1
+    assert len(run.told("round_started")) == 2
+
+
 def test_the_end_is_the_undisturbed_one(struck: Run, tmp_path: Path) -> None:
     """Bit for bit, with nothing left behind."""
     reference = submit(tmp_path, {}, 3, backend="local", params={**LONG, "step_s": 0.0}, resources=ONE_NODE)
