@@ -157,20 +157,42 @@ def test_a_cancelled_step_cancels_the_run_though_the_leader_is_in_another(
     assert run.told("excluded") == []
 
 
-@pytest.mark.parametrize("target", seldom(["", ".0", ".1"], ".0", ".1"), ids="JOB{}".format)
-def test_a_term_by_hand_after_the_leader_was_started_again(clean: Cluster, tmp_path: Path, target: str) -> None:
-    """Whether it reaches all agents, those of the first step, or the leader's own step alone: saved, cancelled, nothing lost."""
-    run = start(clean, tmp_path, params=LONG)
+def _led_anew(cluster: Cluster, folder: Path) -> Run:
+    run = start(cluster, folder, params=LONG)
     inflict.kill_agent(run, 0)
     run.wait("progress of the next round", lambda: run.told("saved", round=1))
+    return run
 
-    clean.run(["scancel", "--signal=TERM", f"{run.job_id}{target}"])
+
+def test_a_term_by_hand_after_the_leader_was_started_again(clean: Cluster, tmp_path: Path) -> None:
+    """`scancel --signal=TERM JOB` reaches the agents of both steps: saved, cancelled, nothing lost."""
+    run = _led_anew(clean, tmp_path)
+
+    clean.run(["scancel", "--signal=TERM", run.job_id])
 
     assert run.wait_end()["state"] == "cancelled"
     run.wait_no_process()
     assert [e["lost_steps"] for e in run.told("stopped")] == [0]
     assert len(run.told("attempt_started")) == 1
     assert len(run.told("round_started")) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("step", "hosts"), [(0, 2), (1, 1)])
+def test_a_term_to_one_of_two_steps_is_taken_for_hosts_that_shut_down(
+    clean: Cluster, tmp_path: Path, step: int, hosts: int
+) -> None:
+    """SLURM tells nobody of it, and the other step's agents hear nothing: saved, nothing lost, and the run goes on elsewhere."""
+    run = _led_anew(clean, tmp_path)
+
+    clean.run(
+        ["scancel", "--signal=TERM", f"{run.job_id}.{step}"], check=False
+    )  # an error where one of its tasks is gone
+
+    assert run.wait_end()["state"] == "completed"
+    assert len(run.told("signal", meaning="host_leaves")) == hosts
+    assert [e["lost_steps"] for e in run.told("stopped")] == [0]
+    assert len(run.told("attempt_started")) == 2
 
 
 def test_the_end_is_the_undisturbed_one(struck: Run, tmp_path: Path) -> None:
