@@ -4,10 +4,10 @@
 ``--loop``: ``task`` is the loop of ``launcher.Training``, ``batches`` a function's over ``worker.batches``, ``steps`` that of a script
 with data of its own, over the ``steps`` of what ``launcher.attach`` gives it. One run of it with an agent listening (progress, metrics
 and the boundary's checks included) stops after every ``--block`` steps for as many steps of a loop written by hand around
-DistributedDataParallel, same model, same data in memory. A
-machine whose speed changes from second to second changes for both alike: each of our blocks is compared with the mean of the
-plain ones before and after it. Prints the median of these ratios, and of the differences, and a 95 % interval of each (bootstrap).
-Reports are sent by the clock, which stands still for them while the plain loop runs.
+DistributedDataParallel, same model, same data in memory. A machine whose speed changes from second to second changes for both alike:
+each of our blocks is compared with the mean of the plain ones before and after it. Prints the median of these ratios, and of the
+differences, and a 95 % interval of each (bootstrap). Reports are sent by the clock, which stands still for them while the plain loop
+runs.
 """
 
 from __future__ import annotations
@@ -185,8 +185,14 @@ class Task(Training):
         return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def run_batches(worker: Worker, dataset: TensorDataset, size: Size, turns: Turns) -> None:
-    """A function's loop, as docs/api.md shows it."""
+def run_shared(session: Session, dataset: TensorDataset, size: Size, turns: Turns) -> None:
+    """A task's loop."""
+    run_task(Worker(session), session, Task(dataset, size, turns))
+
+
+def run_batches(session: Session, dataset: TensorDataset, size: Size, turns: Turns) -> None:
+    """A function's loop."""
+    worker = Worker(session)
     model = worker.wrap(network(size).to(worker.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     worker.register(model=model, optimizer=optimizer)
@@ -199,18 +205,18 @@ def run_batches(worker: Worker, dataset: TensorDataset, size: Size, turns: Turns
         worker.log(loss=loss)
 
 
-def run_steps(worker: Worker, dataset: TensorDataset, size: Size, turns: Turns) -> None:
+def run_steps(session: Session, dataset: TensorDataset, size: Size, turns: Turns) -> None:
     """A script's loop: its own data, its own DDP."""
-    script = Plain(turns.plain.place, dataset, size, worker.device)
+    worker = Worker(session)
+    script = Plain(session.place, dataset, size, worker.device)
     worker.register(model=script.model, optimizer=script.optimizer)
     for _ in worker.steps(len(dataset) // (BATCH * worker.world_size)):
         turns.begin_step()
         worker.log(loss=script.step())
 
 
-LOOPS = ("task", "batches", "steps")
-
-
+LOOPS = {"task": run_shared, "batches": run_batches, "steps": run_steps}
+"""Whose loop is measured."""
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 """CUDA's calls in which the host waits for a device. Copies of pinned memory are cudaMemcpyAsync."""
 
@@ -236,11 +242,7 @@ def in_turns(place: WorkerPlace, size: Size) -> tuple[list[tuple[float, float]],
     device = size.device(place.rank)
     session = Session(place, Gate(), device)
     turns = Turns(size, Plain(place, dataset, size, device), session.reporter)
-    worker = Worker(session)
-    if size.loop == "task":
-        run_task(worker, session, Task(dataset, size, turns))
-    else:
-        {"batches": run_batches, "steps": run_steps}[size.loop](worker, dataset, size, turns)
+    LOOPS[size.loop](session, dataset, size, turns)
     around = [(before + after) / 2 for before, after in itertools.pairwise(turns.theirs)]
     return list(zip(turns.ours[1:], around, strict=True))[size.pairs // 10 :], turns.waits
 

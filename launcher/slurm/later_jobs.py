@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.errors import SiteError
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.handback import ASK_S, Done, update
@@ -79,15 +77,6 @@ def submit_continuation(
         return Done(True, job_id=found)
     words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *_begins_now(script), *extra, script]
     return _submitted(ask(*words, environ=without_slurm(environ)))
-
-
-def copy_pickle(folder: Path, old: str, new: str) -> None:
-    """Copy what submitit wrote of job ``old`` for job ``new``: it looks for the work under the job's own id. Raises SiteError."""
-    target = folder / f"{new}_submitted.pkl"
-    try:
-        os.replace(shutil.copyfile(folder / f"{old}_submitted.pkl", target.with_suffix(".tmp")), target)
-    except OSError as error:
-        raise SiteError(f"the continuation job's work could not be copied for submitit: {error}") from error
 
 
 def queued_after(job_id: str, name: str) -> str | None:

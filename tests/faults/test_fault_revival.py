@@ -185,9 +185,8 @@ def test_a_term_to_one_of_two_steps_is_taken_for_hosts_that_shut_down(
     """SLURM tells nobody of it, and the other step's agents hear nothing: saved, nothing lost, and the run goes on elsewhere."""
     run = _led_anew(clean, tmp_path)
 
-    clean.run(
-        ["scancel", "--signal=TERM", f"{run.job_id}.{step}"], check=False
-    )  # an error where one of its tasks is gone
+    # scancel says an error where one of the step's tasks is gone, and has sent it to the others.
+    clean.run(["scancel", "--signal=TERM", f"{run.job_id}.{step}"], check=False)
 
     assert run.wait_end()["state"] == "completed"
     assert len(run.told("signal", meaning="host_leaves")) == hosts

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import leader_end, read_ended, step_cancelled
 from launcher.node.allocation.exclusions import choose_excluded
 from launcher.node.allocation.job_processes import end_srun, life_s
+from launcher.node.allocation.step_end import end_steps
 from launcher.run import clock
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
-from launcher.run.units import whole_number
 from launcher.slurm import handback, later_jobs
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
@@ -32,8 +34,6 @@ _SLURM_AWAY_S = 600.0
 """slurmctld may be restarting: it is asked again for so long to end a job that nobody else would end."""
 _LEAST_MIN = 5
 """A node for less time is not worth a job."""
-_SCRIPT_S = 15.0
-"""The batch script ends well within it once its srun is killed."""
 _EARLY_S = 2.0
 """SLURM counts seconds, and looks at grace times late, never early."""
 
@@ -148,7 +148,7 @@ class SlurmAllocation(Allocation):
         )
         if not done.ok:
             raise (SiteError if done.forbidden else NotAnsweredError)(done.why)
-        later_jobs.copy_pickle(self._paths.submitit, own.own_id, done.job_id)
+        _copy_pickle(self._paths.submitit, own.own_id, done.job_id)
         return done.job_id
 
     def withdraw_early(self) -> None:
@@ -243,7 +243,7 @@ class SlurmAllocation(Allocation):
                 handback.exclude(new, chosen)
             if delay_s > 0:
                 handback.pull_forward(new, int(delay_s))
-        later_jobs.copy_pickle(self._paths.submitit, self._job.own_id, new)
+        _copy_pickle(self._paths.submitit, self._job.own_id, new)
         try:
             self._require_not_cancelled()
         except CancelledError:
@@ -371,22 +371,7 @@ class SlurmAllocation(Allocation):
 
     def end_step(self) -> None:
         """See `Allocation`."""
-        own = self._environ.get("SLURM_STEP_ID", "")
-        # srun would wait for a host that does not answer until SLURM drops it (SlurmdTimeout), and was seen to wait for ever where
-        # the one came together with the other (22.05). Its end ends the batch script, and that the job, with all that is left of it.
-        killed = whole_number(own) is not None and end_srun({**self._environ, "SLURM_JOB_ID": self._job.job_id})
-        # Only where it does not: a step that is killed as its tasks end may drain its host, UnkillableStepTimeout later (before 25.05.1).
-        if whole_number(own) is None or (killed and self._ends_within(_SCRIPT_S)):
-            return
-        # The batch script's srun has made step 0; a leader that was started again is in another. The own step ends last.
-        for step in sorted({"0", own}, key=own.__eq__):
-            ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
-
-    def _ends_within(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while not (ended := _is_ended(self.facts())) and time.monotonic() < end:
-            time.sleep(0.2)
-        return ended
+        end_steps(self._environ, self._job, lambda: _is_ended(self.facts()))
 
 
 def _slurm_now() -> float:
@@ -397,3 +382,12 @@ def _slurm_now() -> float:
 
 def _is_ended(facts: JobFacts | None) -> bool:
     return facts is not None and facts.state not in handback.RUNNING
+
+
+def _copy_pickle(folder: Path, old: str, new: str) -> None:
+    """Copy what submitit wrote: it looks for the work under the job's own id."""
+    target = folder / f"{new}_submitted.pkl"
+    try:
+        os.replace(shutil.copyfile(folder / f"{old}_submitted.pkl", target.with_suffix(".tmp")), target)
+    except OSError as error:
+        raise SiteError(f"the continuation job's work could not be copied for submitit: {error}") from error

@@ -238,7 +238,7 @@ def test_a_continuation_that_somebody_holds_is_told_at_once(allocation, monkeypa
         monkeypatch.setattr(module, "ask", ask)
     monkeypatch.setattr(later_jobs, "submit_continuation", lambda *words, **_: handback.Done(True, job_id="9"))
     monkeypatch.setattr(slurm, "job_facts", lambda *words, **_: JobFacts(job_id="5", state="RUNNING", restarts=0))
-    monkeypatch.setattr(later_jobs, "copy_pickle", lambda *_: None)
+    monkeypatch.setattr(slurm, "_copy_pickle", lambda *_: None)
     allocation._spec = replace(allocation._spec, restart=RestartSpec(queue_early=True))
 
     with pytest.raises(SiteError, match=r"release of the continuation job: .*permission denied") as caught:

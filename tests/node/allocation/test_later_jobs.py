@@ -68,7 +68,7 @@ def test_a_hold_is_of_the_first_job_alone(
         monkeypatch.setattr(module, "ask", ask)
     monkeypatch.setattr(slurm, "job_facts", lambda *_, **__: facts)
     monkeypatch.setattr(slurm, "controller_time", lambda **_: None)
-    monkeypatch.setattr(later_jobs, "copy_pickle", lambda *_: None)
+    monkeypatch.setattr(slurm, "_copy_pickle", lambda *_: None)
     paths.sbatch.parent.mkdir(exist_ok=True)
     paths.sbatch.write_text(f"#!/bin/bash\n{'#SBATCH --hold' if holds else ''}\n")
     allocation = SlurmAllocation(spec, paths, {"SLURM_JOB_ID": "5", "SLURM_JOB_NAME": "mine"})
