@@ -7,7 +7,7 @@ docs/reference.md   every key of a job file, from launcher/config/document/schem
 docs/messages.md    every sentence that the launcher can say, from its source
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
 docs/modules.md     every module in a sentence, from its docstring
-docs/versions.md    what was tested on which SLURM, from docs/versions.json; and the README's claim
+docs/versions.md    what was tested on which SLURM and Python, from docs/versions.json and docs/pythons.json; and the README's claim
 launcher/config/job.schema.json  the JSON Schema that `launcher schema` prints
 """
 

@@ -11,6 +11,7 @@ from launcher.slurm.versions import DIFFERENCES
 
 DOCS = Path(__file__).resolve().parent
 RECORD = DOCS / "versions.json"
+PYTHONS = DOCS / "pythons.json"
 _HEAD = """# Versions
 
 Made by `make docs` from docs/versions.json, which `make matrix` writes, and launcher/slurm/versions.py. `make slurm RELEASE=trixie`
@@ -18,6 +19,15 @@ runs the tests of one release: every test of tests/slurm and tests/faults on fou
 
 | release | SLURM | Python | torch | passed | failed | skipped | at commit |
 | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+_PYTHONS = """
+## Pythons and libraries
+
+Made from docs/pythons.json, which `.ci/pythons` writes: every test that needs no cluster. *lowest* are the lower bounds of
+pyproject.toml, *newest* what pip found on that day, *pinned* constraints.txt.
+
+| Python | libraries | torch | passed | failed | skipped | at commit |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 _DIFFERENCES = """
 ## What differs
@@ -48,10 +58,29 @@ def page() -> str:
             text += f"\nFailed on {release}:\n\n" + "".join(f"- `{name}`\n" for name in one["failed"])
         if one["skipped"]:
             text += f"\nSkipped on {release}:\n\n" + "".join(f"- `{n}`: {why}\n" for n, why in one["skipped"].items())
-    text += _DIFFERENCES
+    text += pythons() + _DIFFERENCES
     for d in DIFFERENCES:
         text += f"| {_range(d.since, d.before)} | {d.topic} | {d.text} |\n"
     return text + (DOCS / "versions_limits.txt").read_text()
+
+
+def others() -> dict[str, dict[str, Any]]:
+    """What was recorded of Pythons and libraries without a cluster, by both, the oldest first."""
+    found: dict[str, dict[str, Any]] = json.loads(PYTHONS.read_text()) if PYTHONS.exists() else {}
+    return dict(sorted(found.items(), key=lambda item: [int(n) for n in item[1]["python"].split(".")]))
+
+
+def pythons() -> str:
+    """The part about Pythons and libraries; empty where nothing is on record."""
+    text = _PYTHONS if others() else ""
+    for name, one in others().items():
+        row = [one["python"], name.split()[1], one["torch"], one["passed"], len(one["failed"]), len(one["skipped"])]
+        text += f"| {' | '.join(map(str, [*row, one['commit']]))} |\n"
+    for name, one in others().items():
+        if one["failed"]:
+            text += f"\nFailed on {name}:\n\n" + "".join(f"- `{test}`\n" for test in one["failed"])
+    reasons = sorted({why for one in others().values() for why in one["skipped"].values()})
+    return text + ("\nSkipped there:\n\n" + "".join(f"- {why}\n" for why in reasons) if reasons else "")
 
 
 def _range(since: tuple[int, ...], before: tuple[int, ...]) -> str:
@@ -64,14 +93,14 @@ def readme() -> str:
     """The README with the claim that the record backs."""
     ones = list(recorded().values())
     slurms = _listed([one["slurm"] for one in ones])
-    pythons = _listed(sorted({".".join(one["python"].split(".")[:2]) for one in ones}))
-    torches = _listed(sorted({".".join(one["torch"].split(".")[:2]) for one in ones}))
-    failed = [
-        f"{(n := len(one['failed']))} test{'s' * (n > 1)} failed on SLURM {one['slurm']}"
-        for one in ones
-        if one["failed"]
+    both = [*ones, *others().values()]
+    minors = _listed([f"3.{n}" for n in sorted({int(one["python"].split(".")[1]) for one in both})])
+    torches = _listed([f"2.{n}" for n in sorted({int(one["torch"].split(".")[1]) for one in both})])
+    rows = [(f"on SLURM {one['slurm']}", one) for one in ones] + [
+        (f"on Python {name}", one) for name, one in others().items()
     ]
-    claims = "; ".join([f"SLURM {slurms}, Python {pythons}, torch {torches}", *failed])
+    failed = [f"{(n := len(one['failed']))} test{'s' * (n > 1)} failed {where}" for where, one in rows if one["failed"]]
+    claims = "; ".join([f"SLURM {slurms}, Python {minors}, torch {torches}", *failed])
     claim = f"Tested: {claims} ([docs/versions.md](docs/versions.md))."
     return _MARKS.sub(claim, (DOCS.parent / "README.md").read_text())
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import subprocess
-import types
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def matrix() -> types.ModuleType:
-    """.ci/matrix."""
-    loader = SourceFileLoader("matrix", str(ROOT / ".ci" / "matrix"))
-    spec = importlib.util.spec_from_loader("matrix", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("target", ["test", "slurm"])
@@ -38,14 +25,35 @@ def test_what_measures_time_runs_first_and_alone(target: str) -> None:
     assert re.search(r" -m 'not quiet.* -n 3 ", second)
 
 
-def test_the_matrix_adds_up_both_reports(matrix: types.ModuleType, tmp_path: Path) -> None:
+def test_both_reports_of_a_suite_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A test that failed while alone is on record as one that failed beside others is."""
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
     cases = {
         "quiet.xml": '<testcase classname="tests.a" name="t"/><testcase classname="tests.a" name="f"><failure/></testcase>',
         "rest.xml": '<testcase classname="b" name="t"/><testcase classname="b" name="s"><skipped message="why"/></testcase>',
     }
     for name, text in cases.items():
         (tmp_path / name).write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
-    matrix.RESULTS = tuple(tmp_path / name for name in cases)  # type: ignore[attr-defined]
 
-    assert matrix.results() == {"passed": 2, "failed": ["a::f"], "skipped": {"b::s": "why"}}
+    found = importlib.import_module("junit").results(tmp_path / name for name in cases)
+
+    assert found == {"passed": 2, "failed": ["a::f"], "skipped": {"b::s": "why"}}
+
+
+def test_every_lower_bound_is_known() -> None:
+    """`.ci/bounds`, which the lowest versions are made from, names every dependency of pyproject.toml once."""
+    project = (ROOT / "pyproject.toml").read_text().split("\ndependencies = [")[1].split("\n]")[0]
+    said = subprocess.run([ROOT / ".ci" / "bounds"], capture_output=True, text=True, check=True).stdout
+
+    assert re.findall(r'"([\w-]+)>=([\d.]+)', project) == [tuple(line.split("==")) for line in said.splitlines()]
+
+
+def test_unknown_versions_are_refused_before_anything_is_removed(tmp_path: Path) -> None:
+    """`VERSIONS=newst make setup` says what is expected and leaves the environment that is there."""
+    (tmp_path / "kept").touch()
+    env = {**os.environ, "VERSIONS": "newst", "LAUNCHER_VENV": str(tmp_path)}
+    made = subprocess.run([ROOT / ".ci" / "setup"], env=env, capture_output=True, text=True, check=False)
+
+    assert made.returncode == 1
+    assert made.stderr == "VERSIONS=newst is unknown: expected pinned, lowest or newest.\n"
+    assert (tmp_path / "kept").exists()
