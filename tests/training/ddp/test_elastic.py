@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, DdpSpec
 from launcher.training.checkpoint.read import load_shared
+from launcher.training.ddp import data
 from launcher.training.ddp.data import Plan, derive_seed, split
 
 EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
@@ -83,6 +84,19 @@ def test_drop_last_drops_what_is_left_of_an_epoch_whose_batch_size_has_changed()
         (1, 10, 10, True),
     ]
     assert list(plan.units(0, 22, 1)) == []
+
+
+@pytest.mark.parametrize("at_once", [1, 20, 4096])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_resume_meets_the_units_of_the_run(monkeypatch: pytest.MonkeyPatch, accumulate: int, at_once: int) -> None:
+    """A unit is the same whether it is read as the first one or with those before it, in an uneven last batch and without shares, too."""
+    monkeypatch.setattr(data, "_AT_ONCE", at_once)
+    plan = Plan(length=103, global_batch=10, batch_size=2, accumulate=accumulate, rank=3, world_size=4)
+    units = list(plan.units(0, 0, 2))
+
+    assert [next(plan.units(unit.epoch, unit.start, 2)) for unit in units] == units
+    assert len(units) == 22
+    assert {unit.micros[-1].size for unit in units} == ({0, 1} if accumulate == 1 else {0})
 
 
 def test_seeds_are_spread() -> None:
