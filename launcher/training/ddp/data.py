@@ -112,14 +112,15 @@ class Plan:
             while order is not None and start < end:
                 size = min(self.global_batch, end - start)
                 shares = whole if size == self.global_batch else self._shares(size)
-                for own in _own_samples(order[start:end], size, shares):
-                    yield _unit(order, own, epoch, start, size, shares, end)
+                for own in self._own_samples(order[start:end], size):
+                    micros = [Micro(own[at : at + n] or [int(order[start])], n, weight) for at, n, weight in shares]
+                    yield Unit(epoch, start, size, micros, start + size >= end)
                     start += size
             epoch, start = epoch + 1, 0
 
     def _shares(self, size: int) -> list[tuple[int, int, float]]:
-        """Return this rank's micro-batches of a unit of so many samples: first and number within the unit, and weight."""
-        offset, share = split(size, self.world_size, self.rank)
+        """Return this rank's micro-batches of a unit of so many samples: first and number among its own, and weight."""
+        _, share = split(size, self.world_size, self.rank)
         count = self.accumulate
         if self.elastic_micros:  # a short last batch needs no more micro-batches than its samples fill
             least = self.accumulate if size == self.global_batch else 1
@@ -127,32 +128,15 @@ class Plan:
         shares = []
         for first, n in (split(share, count, j) for j in range(count)):
             scaled = n * self.world_size
-            shares.append((offset + first, n, 1.0 if scaled == size else scaled / size))
+            shares.append((first, n, 1.0 if scaled == size else scaled / size))
         return shares
 
-
-def _own_samples(order: torch.Tensor, size: int, shares: list[tuple[int, int, float]]) -> list[list[int]]:
-    """Return this rank's samples in the next units of one ``size``, of several at once: each call of torch costs some microseconds."""
-    first, n = shares[0][0], sum(n for _, n, _ in shares)
-    count = max(1, min(len(order) // size, _AT_ONCE // max(n, 1)))
-    own: list[list[int]] = order[: count * size].view(count, size)[:, first : first + n].tolist()
-    return own
-
-
-def _unit(
-    order: torch.Tensor,
-    own: list[int],
-    epoch: int,
-    start: int,
-    size: int,
-    shares: list[tuple[int, int, float]],
-    end: int,
-) -> Unit:
-    begin, micros = shares[0][0], []
-    for first, n, weight in shares:
-        at = first - begin
-        micros.append(Micro(own[at : at + n] if n else [int(order[start])], n, weight))
-    return Unit(epoch, start, size, micros, start + size >= end)
+    def _own_samples(self, order: torch.Tensor, size: int) -> list[list[int]]:
+        """Return this rank's samples in the next units of one ``size``, of several at once: each call of torch costs microseconds."""
+        first, n = split(size, self.world_size, self.rank)
+        count = max(1, min(len(order) // size, _AT_ONCE // max(n, 1)))
+        own: list[list[int]] = order[: count * size].view(count, size)[:, first : first + n].tolist()
+        return own
 
 
 def load_units(
