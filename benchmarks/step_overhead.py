@@ -20,7 +20,6 @@ import random
 import socket
 import statistics
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,14 +248,16 @@ def in_turns(place: WorkerPlace, size: Size) -> tuple[list[tuple[float, float]],
 
 def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> None:
     """One rank."""
+    agent, mine = socket.socketpair()
+    # As in a run the agent is another process: a thread of this one would take the interpreter's lock at each report.
+    multiprocessing.get_context("fork").Process(target=_swallow, args=(agent,), daemon=True).start()
+    agent.close()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     if size.gpus:
         torch.cuda.set_device(size.device(rank))
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     dist.init_process_group("nccl" if size.gpus else "gloo", store=store, rank=rank, world_size=size.ranks)
-    agent, mine = socket.socketpair()
-    threading.Thread(target=_swallow, args=(agent,), daemon=True).start()
     channel = Channel(mine)
     paths = RunPaths(Path(folder))
     spec = RunSpec.read(paths.spec)
