@@ -15,7 +15,8 @@ PYTHONS = DOCS / "pythons.json"
 _HEAD = """# Versions
 
 Made by `make docs` from docs/versions.json, which `make matrix` writes, and launcher/slurm/versions.py. `make slurm RELEASE=trixie`
-runs the tests of one release: every test of tests/slurm and tests/faults on four hosts that are systems of that release.
+runs the tests of one release: every test of tests/slurm and tests/faults on four hosts that are systems of that release. "3 at" another
+commit: so many failed, and were run again there by `.ci/matrix --again`, once their cause was mended.
 
 | release | SLURM | Python | torch | passed | failed | skipped | at commit |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -52,7 +53,8 @@ def page() -> str:
     for release, one in recorded().items():
         system = one["debian"] if release in one["debian"] else f"{one['debian']} ({release})"
         row = [system, one["slurm"], one["python"], one["torch"], one["passed"]]
-        text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped']), one['commit']]))} |\n"
+        commit = f"{one['commit']}, {one['again']}" if "again" in one else one["commit"]
+        text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped']), commit]))} |\n"
     for release, one in recorded().items():
         if one["failed"]:
             text += f"\nFailed on {release}:\n\n" + "".join(f"- `{name}`\n" for name in one["failed"])
