@@ -55,6 +55,8 @@ def _written(file: Path) -> float:
 
 def _forgets_a_requeue(cluster: Cluster, run: Run, older: Path) -> None:
     """slurmctld dies just after it took the run back; on disk is its state of before, as it is for up to 5 s."""
+    # Has slurmctld write every file of its state: a young one of 26.05 that is killed does not start again without them.
+    cluster.run(["scontrol", "reconfigure"])
     state, asked = cluster.directory / "state", time.time()
     cluster.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
     cluster.wait(lambda: _written(state / "job_state") > asked, "slurmctld's state on disk")
