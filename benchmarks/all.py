@@ -30,8 +30,8 @@ LIMIT_S = 400
 DOWN_S = 150
 """One that took too long gets so long to take its cluster down."""
 HEAD = "| what | figure | goal | others | command | when |\n| --- | --- | --- | --- | --- | --- |"
-CLUSTER = ("startup", "reruns", "revivals", "requeue")
-"""Benchmarks of the real cluster."""
+NEED_ROOT = ("startup", "reruns", "revivals", "requeue", "resume_read")
+"""The first four make a real cluster, the last has the kernel drop what it keeps of files."""
 NUMBER = r"\s*([\d.]+)"
 
 
@@ -118,6 +118,12 @@ BENCHMARKS: dict[str, list[Figure]] = {
         Figure("a save blocks training for (goal: 1 % of torch.save)", rf"^median.*ours blocked{NUMBER}", "s", share=0.01, rivals=1,
                peers=(("torch.save and fsync", rf"^median.*fsync{NUMBER}"), ("DCP async_save", rf"^DCP async_save: blocked{NUMBER}"))),
     ],
+    "resume_read.py --mb 512 --turns 3": [
+        Figure("a resume reads its checkpoint in so many times a plain read of the file", rf"^a resume takes{NUMBER}", "times"),
+    ],
+    "shares.py --mb 512 --saves 3 --dir .": [
+        Figure("a state of 512 MB written by two ranks in shares, beside rank 0 alone", rf"^ratio of written:{NUMBER}", "times"),
+    ],
     **{
         f"scale.py --nodes {nodes} --seconds 10 --json": [
             Figure(f"{nodes:,} nodes of 8 ranks, simulated: {words}", rf'"{name}": ([\d.]+)', unit, goal if nodes == 2000 else None)
@@ -154,8 +160,7 @@ def measure(command: str, figures: list[Figure]) -> list[str]:
     when = f"{time.strftime('%Y-%m-%d')}, {commit()}, load {os.getloadavg()[0]:.1f}"
     name, *words = command.split()
     run = [sys.executable, str(ROOT / "benchmarks" / name), *words]
-    cluster = name.removesuffix(".py") in CLUSTER
-    if cluster and os.geteuid() != 0:
+    if name.removesuffix(".py") in NEED_ROOT and os.geteuid() != 0:
         return [f"| {f.what} | not run: needs root | | | `{command}` | {when} |" for f in figures]
     if name == "startup.py":  # the others bring up clusters of their own
         run = [
