@@ -54,7 +54,7 @@ def main() -> None:
     middle: dict[str, list[float]] = {}
     for name, share_mb in (("rank 0 alone", ALONE_MB), ("in shares", given.mb // given.ranks // 2)):
         with tempfile.TemporaryDirectory(dir=given.dir) as folder:
-            found = saves(Path(folder), given.ranks, share_mb, given.mb, given.saves)
+            found = saves(Path(folder).resolve(), given.ranks, share_mb, given.mb, given.saves)
         middle[name] = [statistics.median(event[key] for event in found) for key in ("write_s", "blocked_s")]
         print(
             f"{name}: written after {middle[name][0]:.2f} s, training blocked for {middle[name][1]:.3f} s (medians of {len(found)} saves)"

@@ -21,6 +21,8 @@ PRINTED = {
     "step_overhead.py": "361 pairs: ours 4.2 ms per step, plain DDP 4.1 ms\nmore a step: 33.1 µs (95 %: 30.0 to 36.0)",
     "checkpoint.py": "DCP async_save: blocked 0.121 s, durable after 0.280 s, with nothing beside it\n"
     "median of 2 pairs: torch.save+fsync 0.141 s; ours blocked 0.073 s (0.519 of it, at most 0.777), durable after 1.0 s",
+    "resume_read.py": "0.50 GB: read 0.42 s (1.21 GB/s), resumed 0.55 s (0.92 GB/s)\na resume takes 1.31 times a plain read (median of 3)",
+    "shares.py": "rank 0 alone: written after 1.20 s, training blocked for 0.029 s (medians of 3 saves)\nratio of written: 0.86",
     "scale.py": '{"nodes": 2000, "ordered_s": 7.68, "leader_cpu": 0.2104, "lag_max_s": 0.066, '
     '"restart_s": 1.05, "agreed_s": 0.49, "saved_s": 2.67, "rss_mb": 148}',
     "startup.py": "| launcher | 5.25 | 5.0 | 5.5 | [1] |\n| srun | 18.90 | 18 | 19 | [4] |\n| torchrun | 22.30 | 22 | 23 | [5] |",
