@@ -42,6 +42,8 @@ from launcher.training.step.stopping import Gate, listen
 
 BATCH = 64
 CLOCK = time.perf_counter
+_KEPT: list[object] = []
+"""As in launcher/training/loop.py: a group that is freed may never end its process (torch 2.6)."""
 
 
 def data(samples: int) -> TensorDataset:
@@ -266,6 +268,7 @@ def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> No
     found = in_turns(place, size)
     if rank == 0:
         results.put(found)
+    _KEPT.append(dist.group.WORLD)
     dist.destroy_process_group()
 
 

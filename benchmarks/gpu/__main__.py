@@ -106,6 +106,8 @@ def part(name: str, machine: Machine, left_s: float) -> dict[str, Any]:
         told["error"] = f"it was ended after {limit_s:.0f} s"
     elif code and not told["error"]:
         told["error"] = f"it ended with exit code {code}"
+    if told["error"]:
+        print(f"  failed: {told['error']}", flush=True)
     values = [line for line in lines if "name" in line]
     return {"name": name, "about": about, "seconds": round(time.monotonic() - began, 1), "figures": values, **told}
 

@@ -55,6 +55,8 @@ def test_a_part_runs_on_cpus_and_reaches_its_goals(name: str, tmp_path: Path) ->
     assert code == 0, said
     (part,) = json.loads((tmp_path / "gpu.json").read_text())["parts"]
     page = (tmp_path / "gpu.md").read_text()
+    if "of this torch" in part["skipped"]:
+        pytest.skip(part["skipped"])
 
     assert part["figures"]
     assert (part["error"], part["skipped"]) == ("", SKIPPED.get(name, ""))

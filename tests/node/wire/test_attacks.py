@@ -202,12 +202,9 @@ def test_a_run_comes_to_its_end_beside_1500_idle_connections(tmp_path: Path) -> 
     attacked = submit(tmp_path, {}, 2, backend="local", resources={"nodes": 2, "tasks_per_node": 1})
 
     def port() -> int:
-        for process in attacked.processes():
-            with contextlib.suppress(psutil.Error):  # it may end meanwhile
-                for end in process.net_connections("tcp"):
-                    if end.status == "LISTEN" and 20000 <= end.laddr.port <= 32000:
-                        return int(end.laddr.port)
-        return 0
+        ours = {process.pid for process in attacked.processes()}
+        ends = (end for end in psutil.net_connections("tcp") if end.pid in ours and end.status == "LISTEN")
+        return next((int(end.laddr.port) for end in ends if 20000 <= end.laddr.port <= 32000), 0)
 
     with idle_connections(attacked.wait("the leader listens", port), 1500) as held:
         assert held()

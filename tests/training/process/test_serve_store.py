@@ -27,7 +27,7 @@ def test_the_store_of_a_run_on_one_machine_is_reached_from_there_alone(
             env={**os.environ, **variables}, pass_fds=[theirs.fileno()],
         )  # fmt: skip
         port = json.loads(ours.recv(4096))["port"]
-        ends = psutil.Process(process.pid).net_connections("tcp")
+        ends = [end for end in psutil.net_connections("tcp") if end.pid == process.pid]
         addresses = {end.laddr.ip for end in ends if end.status == "LISTEN" and end.laddr.port == port}
         with socket.create_connection(("127.0.0.1", port), timeout=60):
             pass
