@@ -1,13 +1,17 @@
-"""What pytest's reports say together."""
+"""What pytest's reports say together, and the tests that failed once more."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+ROOT = Path(__file__).resolve().parents[1]
 
-def results(reports: Iterable[Path]) -> dict[str, object]:
+
+def results(reports: Iterable[Path]) -> dict[str, Any]:
     """How many tests passed, which failed, which were skipped and why, parts of a test included."""
     passed, failed, skipped = 0, [], {}
     for case in (case for path in reports for case in ElementTree.parse(path).getroot().iter("testcase")):
@@ -19,8 +23,36 @@ def results(reports: Iterable[Path]) -> dict[str, object]:
             failed.append(name)
         else:
             passed += 1
-    return {
-        "passed": passed,
-        "failed": list(dict.fromkeys(failed)),
-        "skipped": skipped,
-    }  # a test and its end may both fail
+    once = list(dict.fromkeys(failed))  # a test and its end may both fail
+    return {"passed": passed, "failed": once, "skipped": skipped}
+
+
+def again(row: dict[str, Any], python: list[str]) -> dict[str, Any] | None:
+    """Run the tests that failed by ``row``, with ``python -m pytest``; return the row with what they showed, None where they did not run."""
+    if not row["failed"]:
+        return row
+    report = ROOT / "build" / "again.xml"
+    report.unlink(missing_ok=True)
+    tests = [f"{file_of(name)}::{name.partition('::')[2]}" for name in row["failed"]]
+    pytest = [*python, "-m", "pytest", "--tb=short", "-ra", "-q", f"--junitxml={report}"]
+    subprocess.run([*pytest, *tests], cwd=ROOT, check=False)
+    if not report.exists():
+        return None
+    found = results([report])
+    sums = {"passed": row["passed"] + found["passed"], "skipped": row["skipped"] | found["skipped"]}
+    return {**row, **sums, "failed": found["failed"], "again": f"{len(tests)} at {head()}"}
+
+
+def file_of(name: str) -> Path:
+    """The file of a test that is on record as MODULE::TEST."""
+    return next(ROOT.glob(f"tests/**/{name.partition('::')[0]}.py")).relative_to(ROOT)
+
+
+def head() -> str:
+    """The commit that is checked out."""
+    return output("git", "rev-parse", "--short", "HEAD")
+
+
+def output(*words: str) -> str:
+    """What a command prints."""
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -53,8 +53,7 @@ def page() -> str:
     for release, one in recorded().items():
         system = one["debian"] if release in one["debian"] else f"{one['debian']} ({release})"
         row = [system, one["slurm"], one["python"], one["torch"], one["passed"]]
-        commit = f"{one['commit']}, {one['again']}" if "again" in one else one["commit"]
-        text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped']), commit]))} |\n"
+        text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped']), _commits(one)]))} |\n"
     for release, one in recorded().items():
         if one["failed"]:
             text += f"\nFailed on {release}:\n\n" + "".join(f"- `{name}`\n" for name in one["failed"])
@@ -77,12 +76,16 @@ def pythons() -> str:
     text = _PYTHONS if others() else ""
     for name, one in others().items():
         row = [one["python"], name.split()[1], one["torch"], one["passed"], len(one["failed"]), len(one["skipped"])]
-        text += f"| {' | '.join(map(str, [*row, one['commit']]))} |\n"
+        text += f"| {' | '.join(map(str, [*row, _commits(one)]))} |\n"
     for name, one in others().items():
         if one["failed"]:
             text += f"\nFailed on {name}:\n\n" + "".join(f"- `{test}`\n" for test in one["failed"])
     reasons = sorted({why for one in others().values() for why in one["skipped"].values()})
     return text + ("\nSkipped there:\n\n" + "".join(f"- {why}\n" for why in reasons) if reasons else "")
+
+
+def _commits(one: dict[str, Any]) -> str:
+    return f"{one['commit']}, {one['again']}" if "again" in one else one["commit"]
 
 
 def _range(since: tuple[int, ...], before: tuple[int, ...]) -> str:

@@ -40,6 +40,13 @@ def test_both_reports_of_a_suite_are_added_up(monkeypatch: pytest.MonkeyPatch, t
     assert found == {"passed": 2, "failed": ["a::f"], "skipped": {"b::s": "why"}}
 
 
+def test_tests_that_failed_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record names a test by module and name; its file follows from that, as no two modules have one name."""
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+
+    assert importlib.import_module("junit").file_of("test_ci::test_x[a b]") == Path("tests/test_ci.py")
+
+
 def test_every_lower_bound_is_known() -> None:
     """`.ci/bounds`, which the lowest versions are made from, names every dependency of pyproject.toml once."""
     project = (ROOT / "pyproject.toml").read_text().split("\ndependencies = [")[1].split("\n]")[0]
