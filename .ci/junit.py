@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,12 @@ def again(row: dict[str, Any], python: list[str]) -> dict[str, Any] | None:
     found = results([report])
     sums = {"passed": row["passed"] + found["passed"], "skipped": row["skipped"] | found["skipped"]}
     return {**row, **sums, "failed": found["failed"], "again": f"{len(tests)} at {head()}"}
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write a record, and the pages that are made of it."""
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    subprocess.run([sys.executable, ROOT / "docs" / "versions_page.py"], check=True)
 
 
 def file_of(name: str) -> Path:

@@ -218,7 +218,7 @@ def main() -> None:
         SCHEMA: reference.json_schema_text(),
     }
     if versions_page.RECORD.exists():
-        pages |= {"versions.md": versions_page.page(), "../README.md": versions_page.readme()}
+        pages |= versions_page.pages()
     wrong = stale(pages)
     if args.check:
         sys.exit(f"stale, `make docs` renews them: {', '.join(wrong)}" if wrong else 0)

@@ -1,11 +1,17 @@
-"""docs/versions.md and the README's claim, from what `make matrix` recorded and the differences that the launcher knows."""
+"""docs/versions.md and the README's claim, from what `make matrix` recorded and the differences that the launcher knows.
+
+``python docs/versions_page.py`` writes both, with any Python.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from launcher.slurm.versions import DIFFERENCES
 
@@ -112,3 +118,13 @@ def readme() -> str:
 
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def pages() -> dict[str, str]:
+    """Both, by their paths from docs/."""
+    return {"versions.md": page(), "../README.md": readme()}
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
