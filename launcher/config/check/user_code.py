@@ -11,6 +11,7 @@ from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from launcher.frozen import frozen
 from launcher.opening import read_start
@@ -99,22 +100,34 @@ def parse_or_none(path: Path) -> ast.Module | None:
         return None
 
 
+def mode_of(path: Path) -> int:
+    """Return a file's mode, 0 where there is none. Raises OSError where it cannot be seen, which Path's own methods hide (Python 3.14)."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path at all
+        return 0
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return 0
+        raise
+
+
 # --- modules ------------------------------------------------------------------------------------------------------------
 
 
 def find_module(name: str, code_dir: Path) -> Module | None:
     """Find the module ``name`` below ``code_dir``, else among the installed ones; None where there is none."""
     here = code_dir.joinpath(*name.split("."))
-    if (here / "__init__.py").is_file():
+    if S_ISREG(mode_of(here / "__init__.py")):
         return Module(name, here / "__init__.py", code_dir, True)
-    if here.with_suffix(".py").is_file():
+    if S_ISREG(mode_of(here.with_suffix(".py"))):
         return Module(name, here.with_suffix(".py"), code_dir)
-    if here.is_dir() and not _is_regular(name.split(".")[0]):
+    if S_ISDIR(mode_of(here)) and not _is_regular(name.split(".")[0]):
         return Module(name, None, code_dir, True)
-    if any(here.parent.glob(here.name + ".*.so")) or here.with_suffix(".so").is_file():
+    if any(here.parent.glob(here.name + ".*.so")) or S_ISREG(mode_of(here.with_suffix(".so"))):
         return Module(name, None, code_dir)
     top = code_dir / name.split(".")[0]
-    if (top / "__init__.py").is_file() or top.with_suffix(".py").is_file():
+    if S_ISREG(mode_of(top / "__init__.py")) or S_ISREG(mode_of(top.with_suffix(".py"))):
         return None  # it shadows an installed package of that name, for the code directory comes first
     return _installed(name, code_dir)
 
@@ -361,4 +374,4 @@ def _module_files(name: str, folder: Path) -> Iterator[Path]:
     parts = name.split(".")
     for part in parts if parts[0] != "launcher" else ():  # no package of a user's can have that name
         here = here / part
-        yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if file.is_file())
+        yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if S_ISREG(mode_of(file)))

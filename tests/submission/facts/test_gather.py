@@ -152,8 +152,11 @@ def test_closed_folders_are_sentences(job: Make, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "code").mkdir(parents=True)
     (closed / "code" / "train.py").touch()
+    (closed / "code" / "data").touch()
     with_image = job(environment={"container": str(closed / "lab.sif")})
     elsewhere = job(code={"dir": str(closed / "code")})
+    linked = job(code={"link": ["closed/code/data"]})
+    script = job(script="closed/code/train.py")
     (tmp_path / "net.py").write_text("import closed.net\n")
     imports = job(script="net.py")
     closed.chmod(0)
@@ -161,6 +164,10 @@ def test_closed_folders_are_sentences(job: Make, tmp_path: Path) -> None:
         assert gather.gather_facts(with_image, backend="local").image_missing
         (problem,) = check_code(elsewhere.job, elsewhere.code_dir)
         assert problem.message == f"{closed / 'code'}: permission denied"
+        (problem,) = check_code(linked.job, linked.code_dir)
+        assert problem.message == f"{closed / 'code' / 'data'}: permission denied"
+        (problem,) = check_code(script.job, script.code_dir)
+        assert problem.message == f"{closed / 'code' / 'train.py'}: permission denied"
         with pytest.raises(ConfigError, match=rf"code\.dir: {closed}\S*: permission denied"):
             gather.gather_facts(imports, backend="local")
     closed.chmod(0o700)
