@@ -66,10 +66,7 @@ def json_schema() -> dict[str, Any]:
     """JSON Schema of a job file, every field described."""
     made = TypeAdapter(Job).json_schema()
     docs = _docs(schema)
-    for name, section in (
-        ("Job", made),
-        *made["$defs"].items(),
-    ):  # older versions of pydantic leave classes undescribed
+    for name, section in {"Job": made, **made["$defs"]}.items():  # pydantic 2.12 leaves classes undescribed
         section.setdefault("description", inspect.getdoc(getattr(schema, name)))
     _describe(made, docs["Job"], made["$defs"])
     for name, section in made["$defs"].items():
