@@ -15,9 +15,9 @@ from launcher.config.check.user_code import (
     Definition,
     Module,
     Symbol,
+    existing_mode,
     find_module,
     find_symbol,
-    mode_of,
     names_in,
     parse,
     runnable,
@@ -36,12 +36,12 @@ def check_code(job: Job, code_dir: Path) -> list[Problem]:
 
 
 def _check_code(job: Job, code_dir: Path) -> list[Problem]:
-    if not S_ISDIR(mode_of(code_dir)):
+    if not S_ISDIR(existing_mode(code_dir)):
         return [_wrong("code.dir", f"directory not found: {code_dir}")]
     problems = [
         _wrong(f"code.link[{index}]", f"not found: {code_dir / path}")
         for index, path in enumerate(job.code.link)
-        if not mode_of(code_dir / path)
+        if not existing_mode(code_dir / path)
     ]
     elsewhere = job.environment.python is not None or job.environment.container is not None
     for key, target in (("task", job.task), ("function", job.function)):
@@ -64,7 +64,7 @@ def _script(script: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
         yield from _runnable(script[2:].strip(), code_dir, elsewhere)
         return
     path = code_dir / script
-    if not S_ISREG(mode := mode_of(path)):
+    if not S_ISREG(mode := existing_mode(path)):
         said = f"{path} is a directory, not a file" if S_ISDIR(mode) else f"file not found: {path}"
         near = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         yield _wrong("script", said + (_with_arguments(script, code_dir) or did_you_mean(path.name, near)))

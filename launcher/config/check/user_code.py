@@ -100,7 +100,7 @@ def parse_or_none(path: Path) -> ast.Module | None:
         return None
 
 
-def mode_of(path: Path) -> int:
+def existing_mode(path: Path) -> int:
     """Return a file's mode, 0 where there is none. Raises OSError where it cannot be seen, which Path's own methods hide (Python 3.14)."""
     try:
         return path.stat().st_mode
@@ -118,16 +118,16 @@ def mode_of(path: Path) -> int:
 def find_module(name: str, code_dir: Path) -> Module | None:
     """Find the module ``name`` below ``code_dir``, else among the installed ones; None where there is none."""
     here = code_dir.joinpath(*name.split("."))
-    if S_ISREG(mode_of(here / "__init__.py")):
+    if S_ISREG(existing_mode(here / "__init__.py")):
         return Module(name, here / "__init__.py", code_dir, True)
-    if S_ISREG(mode_of(here.with_suffix(".py"))):
+    if S_ISREG(existing_mode(here.with_suffix(".py"))):
         return Module(name, here.with_suffix(".py"), code_dir)
-    if S_ISDIR(mode_of(here)) and not _is_regular(name.split(".")[0]):
+    if S_ISDIR(existing_mode(here)) and not _is_regular(name.split(".")[0]):
         return Module(name, None, code_dir, True)
-    if any(here.parent.glob(here.name + ".*.so")) or S_ISREG(mode_of(here.with_suffix(".so"))):
+    if any(here.parent.glob(here.name + ".*.so")) or S_ISREG(existing_mode(here.with_suffix(".so"))):
         return Module(name, None, code_dir)
     top = code_dir / name.split(".")[0]
-    if S_ISREG(mode_of(top / "__init__.py")) or S_ISREG(mode_of(top.with_suffix(".py"))):
+    if S_ISREG(existing_mode(top / "__init__.py")) or S_ISREG(existing_mode(top.with_suffix(".py"))):
         return None  # it shadows an installed package of that name, for the code directory comes first
     return _installed(name, code_dir)
 
@@ -374,4 +374,4 @@ def _module_files(name: str, folder: Path) -> Iterator[Path]:
     parts = name.split(".")
     for part in parts if parts[0] != "launcher" else ():  # no package of a user's can have that name
         here = here / part
-        yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if S_ISREG(mode_of(file)))
+        yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if S_ISREG(existing_mode(file)))
