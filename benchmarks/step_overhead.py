@@ -252,7 +252,7 @@ def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> No
     """One rank."""
     agent, mine = socket.socketpair()
     # As in a run the agent is another process: a thread of this one would take the interpreter's lock at each report.
-    multiprocessing.get_context("fork").Process(target=_swallow, args=(agent,), daemon=True).start()
+    multiprocessing.get_context("fork").Process(target=_swallow, args=(agent, mine), daemon=True).start()
     agent.close()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
@@ -272,7 +272,8 @@ def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> No
     dist.destroy_process_group()
 
 
-def _swallow(agent: socket.socket) -> None:
+def _swallow(agent: socket.socket, other: socket.socket) -> None:
+    other.close()  # else the end of a rank that is killed would not be seen
     while agent.recv(65536):
         pass
 

@@ -22,7 +22,7 @@ _HEAD = """# Versions
 
 Made by `make docs` from docs/versions.json, which `make matrix` writes, and launcher/slurm/versions.py. `make slurm RELEASE=trixie`
 runs the tests of one release: every test of tests/slurm and tests/faults on four hosts that are systems of that release. "3 at" another
-commit: so many failed, and were run again there by `.ci/matrix --again`, once their cause was mended.
+commit: so many failed, and were run again there (`--again`). What they showed there is in the columns.
 
 | release | SLURM | Python | torch | passed | failed | skipped | at commit |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,24 @@ def test_both_reports_of_a_suite_are_added_up(monkeypatch: pytest.MonkeyPatch, t
     for name, text in cases.items():
         (tmp_path / name).write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
 
-    found = importlib.import_module("junit").results(tmp_path / name for name in cases)
+    found = importlib.import_module("record").results(tmp_path / name for name in cases)
 
     assert found == {"passed": 2, "failed": ["a::f"], "skipped": {"b::s": "why"}}
 
 
-def test_tests_that_failed_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record names a test by module and name; its file follows from that, as no two modules have one name."""
+def test_what_failed_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes then counts as passed, and the row says where; a test that is not there any more cannot make a failure vanish."""
     monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    record = importlib.import_module("record")
+    row = {"passed": 7, "failed": ["test_ci::test_every_lower_bound_is_known"], "skipped": {}, "again": "1 at abc"}
 
-    assert importlib.import_module("junit").file_of("test_ci::test_x[a b]") == Path("tests/test_ci.py")
+    assert record.again(row, [sys.executable]) == {
+        **row,
+        "passed": 8,
+        "failed": [],
+        "again": f"1 at abc, 1 at {record.head()}",
+    }
+    assert record.again({**row, "failed": [*row["failed"], "test_ci::test_gone"]}, [sys.executable]) is None
 
 
 def test_every_lower_bound_is_known() -> None:

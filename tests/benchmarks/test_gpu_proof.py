@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_a_part_runs_on_cpus_and_reaches_its_goals(name: str, tmp_path: Path) ->
     assert code == 0, said
     (part,) = json.loads((tmp_path / "gpu.json").read_text())["parts"]
     page = (tmp_path / "gpu.md").read_text()
-    if "of this torch" in part["skipped"]:
+    if part["skipped"] == "FSDP2 of this torch works on GPUs alone (2.6)" and version("torch").startswith("2.6."):
         pytest.skip(part["skipped"])
 
     assert part["figures"]

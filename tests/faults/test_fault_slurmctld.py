@@ -64,9 +64,8 @@ def _forgets_a_requeue(cluster: Cluster, run: Run, older: Path) -> None:
     for process in slurmctld:
         process.suspend()  # it writes and renames all the time
     shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
-    for kept in older.glob(
-        "*.old"
-    ):  # between two renames a file has this name alone, and slurmctld does not start without it
+    # Between two renames a file has this name alone, and slurmctld does not start without it.
+    for kept in older.glob("*.old"):
         if not kept.with_suffix("").exists():
             shutil.copy2(kept, kept.with_suffix(""))
     for process in slurmctld:
