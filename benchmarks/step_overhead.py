@@ -42,8 +42,6 @@ from launcher.training.step.stopping import Gate, listen
 
 BATCH = 64
 CLOCK = time.perf_counter
-_KEPT: list[object] = []
-"""As in launcher/training/loop.py: a group that is freed may never end its process (torch 2.6)."""
 
 
 def data(samples: int) -> TensorDataset:
@@ -267,9 +265,9 @@ def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> No
     listen(place, Gate())
     found = in_turns(place, size)
     if rank == 0:
-        results.put(found)
-    _KEPT.append(dist.group.WORLD)
-    dist.destroy_process_group()
+        results.send(found)
+    # Its agent ends with it, not before: a worker whose agent has ended is ended at once. Groups are not freed (see loop.py's `_KEPT`).
+    os._exit(0)
 
 
 def _swallow(agent: socket.socket, other: socket.socket) -> None:
@@ -302,14 +300,15 @@ def measure(size: Size) -> tuple[list[tuple[float, float]], dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         write_spec(Path(folder), size.ranks)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        results = context.Queue()
+        results, sender = context.Pipe(duplex=False)
         workers = [
-            context.Process(target=rank_main, args=(rank, size, store.port, folder, results))
+            context.Process(target=rank_main, args=(rank, size, store.port, folder, sender))
             for rank in range(size.ranks)
         ]
         for worker in workers:
             worker.start()
-        found: tuple[list[tuple[float, float]], dict[str, int]] = results.get()
+        sender.close()  # else nobody would be told of ranks that died
+        found: tuple[list[tuple[float, float]], dict[str, int]] = results.recv()
         for worker in workers:
             worker.join()
     return found

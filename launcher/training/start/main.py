@@ -21,10 +21,8 @@ def main() -> NoReturn:
         code = _run()
     except SystemExit:  # a script ends as Python does: what it left open is written and closed
         raise
-    except BaseException:  # the process's last handler: an error of the launcher itself must be seen in the log, too
-        import traceback
-
-        traceback.print_exc()
+    except BaseException as error:  # the launcher's own, or a signal handler's while another was told
+        _report(error)
     exit_now(code)
 
 
@@ -49,6 +47,18 @@ def _run() -> int:
     from launcher.training.loop import run_work
 
     return run_work(where)
+
+
+def _report(error: BaseException) -> None:
+    try:
+        from launcher.training.process import failure
+        from launcher.training.process.place import here
+
+        failure.report(here().channel, error, None)
+    except BaseException:  # not even that: the log alone shows it
+        import traceback
+
+        traceback.print_exc()
 
 
 def forget_parent() -> None:

@@ -46,7 +46,12 @@ def run_script(place: WorkerPlace) -> int:
         program = _load(spec.work)
     except BaseException as error:
         return _failed(channel, error)
-    code = _guarded(channel, program)
+    try:
+        code = _guarded(channel, program)
+    except (
+        BaseException
+    ) as error:  # a signal handler's while another was told: torch's raises whenever a loader worker dies
+        code = _failed(channel, error)
     if os.getpid() != rank_pid:
         return code  # a child that the script forked has come to its end here
     try:
@@ -79,10 +84,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
 
 
 def _failed(channel: Channel, error: BaseException) -> int:
-    try:
-        failure.report(channel, error, _steps_done())
-    except BaseException as another:  # a signal handler's: torch's raises whenever a loader worker dies
-        failure.report(channel, another, _steps_done())
+    failure.report(channel, error, _steps_done())
     return failure.exit_code(error)
 
 
