@@ -35,8 +35,8 @@ def as_in_python() -> None:
 
     USR2 announces the time limit: by default it would end the script before TERM comes, so it is ignored. A script that
     handles USR2 and not TERM (many sbatch scripts are written so) saves in that handler: TERM, which SLURM sends at a preemption
-    and the launcher at a time limit, calls it, too. All others have TERM as Python has it: libraries look (Lightning installs
-    its own handler only where there is none), and the default ends a process even inside a collective.
+    and the launcher at a time limit, calls it, too. All others have TERM as Python has it: libraries look
+    (Lightning's handler calls the one that it finds), and the default ends a process even inside a collective.
     """
     global _pid
     _pid = os.getpid()
