@@ -6,10 +6,11 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from launcher.frozen import frozen
 from launcher.gres import read_gpus
@@ -20,6 +21,7 @@ from launcher.slurm.jobs import duration_s, table_rows
 from launcher.slurm.versions import has_requeue_delay, numbers
 
 _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
+_SACCTMGR = ("sacctmgr", "-n", "-P", "show")
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 
 
@@ -81,6 +83,8 @@ class Partition:
     allow_qos: str = "ALL"
     alloc_nodes: str = "ALL"
     """Hosts from which jobs may be submitted."""
+    qos: str = ""
+    """The QOS whose limits hold for every job here."""
 
 
 @frozen(kw_only=True)
@@ -95,6 +99,18 @@ class Qos:
 
 
 @frozen(kw_only=True)
+class JobLimit:
+    """How many jobs of this user one account or QOS allows at the same time; None: any number."""
+
+    kind: str
+    """"Account" or "QOS"."""
+    name: str
+    running: int | None = None
+    queued: int | None = None
+    """In the queue, those that run included."""
+
+
+@frozen(kw_only=True)
 class Site:
     """A cluster's configuration, as far as jobs feel it."""
 
@@ -102,6 +118,8 @@ class Site:
     cluster: str = ""
     partitions: tuple[Partition, ...] = ()
     qos: tuple[Qos, ...] = ()
+    job_limits: tuple[JobLimit, ...] = ()
+    """Where SLURM enforces limits: those of this user's accounts, and of every QOS."""
     preempt_type: str = "none"
     """none, partition_prio or qos."""
     preempt_mode: str = "OFF"
@@ -155,16 +173,22 @@ class SiteTexts:
     """sacctmgr -nP show qos format=QOS_FIELDS; "" without accounting, and where slurmdbd does not answer."""
     statistics: str = ""
     """sdiag; "" where it was not asked."""
+    account_limits: str = ""
+    """sacctmgr -nP show associations user=ME format=ACCOUNT_LIMITS; "" where limits are not enforced, or were not asked for."""
+    qos_limits: str = ""
+    """sacctmgr -nP show qos format=QOS_LIMITS; "" as above."""
 
 
 SINFO_FORMAT = "%R|%a|%D|%T|%c|%m|%G"
 QOS_FIELDS = "name,gracetime,preemptmode,preempt"
+ACCOUNT_LIMITS = "account,maxjobs,maxsubmitjobs"
+QOS_LIMITS = "name,maxjobspu,maxsubmitjobspu"
 
 
 def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
-    """Ask SLURM for its configuration, in three to five commands; return a sentence when it does not answer.
+    """Ask SLURM for its configuration, in three to seven commands; return a sentence when it does not answer.
 
-    ``all_qos=False`` asks for QOS only where preemption depends on them, and not how accounting keeps up.
+    ``all_qos=False`` asks for QOS only where preemption depends on them, and neither how accounting keeps up nor for limits.
     """
     texts = []
     # Without --exact, nodes of one state share a row, with the fewest CPUs and the least memory of them.
@@ -176,9 +200,20 @@ def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
         texts.append(answer.out)
     config = texts[0]
     if "accounting_storage/none" not in config and (all_qos or "preempt/qos" in config):
-        texts.append(ask_patiently("sacctmgr", "-n", "-P", "show", "qos", f"format={QOS_FIELDS}", tries=2).out)
+        texts.append(ask_patiently(*_SACCTMGR, "qos", f"format={QOS_FIELDS}", tries=2).out)
         texts += [ask("sdiag").out] if all_qos else []
+        if all_qos and re.search(r"^AccountingStorageEnforce *=.*\b(limits|safe)\b", config, re.MULTILINE):
+            texts.append(ask(*_SACCTMGR, "associations", f"user={_own_name()}", f"format={ACCOUNT_LIMITS}").out)
+            texts.append(ask(*_SACCTMGR, "qos", f"format={QOS_LIMITS}").out)
     return parse_site(SiteTexts(*texts))
+
+
+def _own_name() -> str:
+    """Return this user's name, as SLURM finds it; the uid where it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def parse_site(texts: SiteTexts) -> Site:
@@ -196,7 +231,9 @@ def parse_site(texts: SiteTexts) -> Site:
     return Site(
         version=c["SLURM_VERSION"], cluster=c["ClusterName"],
         partitions=_partitions(texts.partitions, texts.nodes, can_preempt=preempt_type != "none"),
-        qos=_qos(texts.qos), preempt_type=preempt_type, preempt_mode=preempt_mode,
+        qos=_qos(texts.qos),
+        job_limits=(*_limits("Account", texts.account_limits), *_limits("QOS", texts.qos_limits)),
+        preempt_type=preempt_type, preempt_mode=preempt_mode,
         send_user_signal="send_user_signal" in parameters, kill_wait_s=_int(c["KillWait"], 30),
         job_requeue=c["JobRequeue"] != "0", max_array_size=_int(c["MaxArraySize"], 1001),
         accounting=_word(c["AccountingStorageType"], "none"), accounting_backlog=int(backlog[1]) if backlog else 0,
@@ -249,7 +286,7 @@ def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preem
         max_nodes=_int(k["MaxNodes"], 0) or None, grace_s=_int(k["GraceTime"], 0),
         preempt_mode=mode or "OFF" if can_preempt else "OFF", allow_groups=k["AllowGroups"] or "ALL",
         allow_accounts=k["AllowAccounts"] or "ALL", allow_qos=k["AllowQos"] or "ALL",
-        alloc_nodes=k["AllocNodes"] or "ALL",
+        alloc_nodes=k["AllocNodes"] or "ALL", qos=k["QoS"].removeprefix("N/A"),
     )  # fmt: skip
 
 
@@ -262,6 +299,13 @@ def _qos(text: str) -> tuple[Qos, ...]:
         for name, grace, mode, preempts in table_rows(text, 4)
         if name
     )  # fmt: skip
+
+
+def _limits(kind: str, text: str) -> Iterator[JobLimit]:
+    for row in table_rows(text, 3):
+        running, queued = map(whole_number, row[1:])
+        if running is not None or queued is not None:
+            yield JobLimit(kind=kind, name=row[0], running=running, queued=queued)
 
 
 def policy(site: Site, partition: str | None = None, qos: str | None = None) -> SiteSpec:

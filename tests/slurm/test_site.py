@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster
 
 from launcher.run.spec import SiteSpec
-from launcher.slurm.site import Site, SiteTexts, ask_site, find_slurm, parse_site, policy
+from launcher.slurm.site import JobLimit, Site, SiteTexts, ask_site, find_slurm, parse_site, policy
 
 SITES = Path(__file__).parent / "sites"
 
@@ -206,6 +206,42 @@ def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     )
     assert policy(here) == SiteSpec(grace_s=7, kill_wait_s=10, preempt_mode="REQUEUE", requeue_allowed=False)
     assert (here.accounting, [q.name for q in here.qos]) == ("slurmdbd", ["normal"])
+
+
+def test_limits_of_jobs_are_those_that_slurm_enforces(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of this user's account and of QOS: asked for where they are enforced, and a second job is refused or waits by them."""
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+
+    def limits() -> set[JobLimit]:
+        found = ask_site()
+        assert isinstance(found, Site)
+        return set(found.job_limits)
+
+    def change(*words: str) -> None:
+        cluster.run(["sacctmgr", "-i", "modify", *words])
+
+    def second() -> str:
+        return cluster.run(["sbatch", "--wrap=true", "-D", "/", "-o", "/dev/null"], check=False).stderr
+
+    try:
+        change("user", "where", "name=root", "set", "MaxSubmitJobs=1")
+        change("qos", "normal", "set", "MaxJobsPerUser=1")
+        assert limits() == set()
+        cluster.set(AccountingStorageEnforce="limits")
+        assert limits() == {
+            JobLimit(kind="Account", name="root", queued=1),
+            JobLimit(kind="QOS", name="normal", running=1),
+        }
+        first = cluster.sbatch(wrap="sleep 600", cwd="/")
+        cluster.wait_job(first, "RUNNING")
+        assert "AssocMaxSubmitJobLimit" in second()
+        change("user", "where", "name=root", "set", "MaxSubmitJobs=-1")
+        assert second() == ""
+        reasons = ["squeue", "-h", "-t", "PD", "-o", "%r"]
+        cluster.wait(lambda: "QOSMaxJobsPerUserLimit" in cluster.run(reasons).stdout, "the second job's reason")
+    finally:
+        change("user", "where", "name=root", "set", "MaxSubmitJobs=-1")
+        change("qos", "normal", "set", "MaxJobsPerUser=-1")
 
 
 def test_messages_that_wait_for_slurmdbd_are_counted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

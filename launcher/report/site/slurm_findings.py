@@ -28,6 +28,7 @@ def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: S
     yield from _saves(facts, spec)
     yield _requeue(site, spec)
     yield from _limits(site)
+    yield from _job_limits(facts, site, part, spec)
 
 
 def _version(site: Site) -> Iterator[Finding]:
@@ -185,3 +186,24 @@ def _limits(site: Site) -> Iterator[Finding]:
         yield ok("queue", "Held jobs gain priority by age (ACCRUE_ALWAYS): restart.queue_early can be used.")
     if site.submit_plugins:
         yield note("plugins", f"The site's submit plugin ({site.submit_plugins}) may change or refuse jobs.")
+
+
+def _job_limits(facts: SiteFacts, site: Site, part: Partition | None, spec: SiteSpec) -> Iterator[Finding]:
+    """Yield which accounts and QOS allow this user one job at a time, and what needs a second one."""
+    used = {facts.qos or "normal", part.qos if part else ""}
+    for limit in dict.fromkeys(site.job_limits):
+        if limit.kind == "QOS" and limit.name not in used:
+            continue
+        who = f"{limit.kind} {limit.name}"
+        if 0 in (limit.queued, limit.running):
+            yield warning("limits", f"{who} allows you no job.")
+        elif limit.queued == 1 and not spec.requeue_allowed:
+            yield warning("limits", f"{who} allows you one job in the queue: no run can continue in a new job, and resources.replace "
+                                    "has no effect.")  # fmt: skip
+        elif limit.queued == 1:
+            yield note(
+                "limits",
+                f"{who} allows you one job in the queue: resources.replace and restart.queue_early have no effect.",
+            )
+        elif limit.running == 1:
+            yield note("limits", f"{who} allows you one running job: resources.replace has no effect.")

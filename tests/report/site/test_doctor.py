@@ -16,7 +16,7 @@ from launcher.report.site.doctor import diagnosis_lines, examine
 from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 from launcher.report.site.profile import site_profile
 from launcher.slurm.probe import HostSoftware, ProbeResult, _script, parse_software, probe_node, software_here
-from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
+from launcher.slurm.site import JobLimit, Presence, Site, SiteTexts, parse_site
 
 HERE = Path(__file__).parent
 SITES = HERE.parents[1] / "slurm" / "sites"
@@ -111,6 +111,48 @@ def test_what_keeps_jobs_from_working(name: str) -> None:
 
     assert not diagnosis.works
     assert any(f.level == "problem" and words in f.text for f in diagnosis.findings)
+
+
+ONE_JOB = "allows you one job in the queue:"
+
+
+@pytest.mark.parametrize(
+    ("limit", "qos", "may_requeue", "level", "words"),
+    [
+        (
+            JobLimit(kind="Account", name="lab", queued=1),
+            None,
+            True,
+            "note",
+            f"Account lab {ONE_JOB} resources.replace and",
+        ),
+        (
+            JobLimit(kind="Account", name="lab", queued=1),
+            None,
+            False,
+            "warning",
+            f"Account lab {ONE_JOB} no run can continue",
+        ),
+        (JobLimit(kind="Account", name="lab", running=1), None, True, "note", "Account lab allows you one running job"),
+        (JobLimit(kind="Account", name="lab", running=0), None, True, "warning", "Account lab allows you no job."),
+        (JobLimit(kind="Account", name="lab", running=2, queued=2), None, True, None, ""),
+        (JobLimit(kind="QOS", name="normal", queued=1), None, True, "note", f"QOS normal {ONE_JOB}"),
+        (JobLimit(kind="QOS", name="normal", queued=1), "long", True, None, ""),
+        (JobLimit(kind="QOS", name="gpus", queued=1), "long", True, "note", f"QOS gpus {ONE_JOB}"),
+    ],
+)
+def test_where_a_run_cannot_have_a_second_job_is_said(
+    limit: JobLimit, qos: str | None, may_requeue: bool, level: str | None, words: str
+) -> None:
+    """Nodes that are replaced, and continuations, are jobs of their own. Of QOS the job's own and the partition's count."""
+    case = facts("debian-22.05", qos=qos)
+    parts = tuple(dataclasses.replace(part, qos="gpus") for part in case.site.partitions)
+    limited = dataclasses.replace(case.site, partitions=parts, job_limits=(limit,), job_requeue=may_requeue)
+
+    said = [f for f in examine(dataclasses.replace(case, site=limited)).findings if f.topic == "limits"]
+
+    assert [f.level for f in said] == ([level] if level else [])
+    assert all(words in f.text for f in said)
 
 
 def test_a_partition_that_takes_no_jobs_from_its_nodes_is_said() -> None:
