@@ -31,7 +31,7 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.replace_files import kept_files, lock_run, replacing, restore_kept
+from launcher.submission.folder.replace_files import kept_files, kept_name, lock_run, replacing, restore_kept
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan
@@ -260,6 +260,8 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
     ):
         paths.request.unlink(missing_ok=True)
         submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
+        if how.fresh_code and not paths.code.is_symlink() and not kept_name(paths.code).is_symlink():
+            snapshot.carry_over(kept_name(paths.code), read_object(kept_name(paths.copied)) or {}, paths.code)
         interrupted = last.enter_context(signals_held())
         job_id = submit.hand_over(made)
         queued.callback(submit.take_back, made, job_id)

@@ -812,6 +812,23 @@ def test_a_failed_resubmission_with_fresh_code_keeps_the_old_copy(job: Make, slu
     assert {p.name for p in first.paths.root.glob("code*")} == there == {"code", "code.json"}
 
 
+@pytest.mark.torch
+def test_fresh_code_keeps_what_the_run_has_written_into_its_copy(job: Make, slurm: Path, home: Path) -> None:
+    """A script's own checkpoint in a relative folder; what was source and is no more is gone."""
+    (home / "old.py").write_text("")
+    first = _submit(job(name="net"), replace(_facts(home), code=code_files.listing(home, [home / "runs"])))
+    _ended(first.paths)
+    (first.paths.code / "out").mkdir()
+    (first.paths.code / "out" / "last.pt").write_text("the run's")
+    assert (first.paths.code / "old.py").exists()
+    (home / "old.py").unlink()
+
+    resubmit.resubmit(first.paths, resubmit.Again(fresh_code=True))
+
+    assert (first.paths.code / "out" / "last.pt").read_text() == "the run's"
+    assert not (first.paths.code / "old.py").exists()
+
+
 def test_a_run_in_the_queue_is_not_submitted_twice(job: Make, slurm: Path, home: Path) -> None:
     """While SLURM knows the job, resubmitting is refused."""
     first = _submit(job(), _facts(home))

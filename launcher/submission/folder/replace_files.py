@@ -54,7 +54,7 @@ def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
     `restore_kept` must have been called: what an earlier resubmission has left is overwritten.
     """
     over = [name for name in _WRITTEN_OVER if name not in names]
-    kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in (*over, *names)}
+    kept_as = {paths.root / name: kept_name(paths.root / name) for paths in runs for name in (*over, *names)}
     there = [old for old in kept_as if os.path.lexists(old)]
     try:
         for old in there:
@@ -71,6 +71,11 @@ def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
     _forget(list(kept_as.values()))
 
 
+def kept_name(path: Path) -> Path:
+    """Return the name under which `replacing` keeps ``path``."""
+    return path.with_name(f"{_BEFORE}{path.name}")
+
+
 def kept_files(paths: RunPaths) -> list[Path]:
     """Return the old files that a resubmission keeps; where none is at work, one has been killed."""
     return sorted(paths.root.glob(f"{_BEFORE}*"))
@@ -80,7 +85,7 @@ def restore_kept(runs: Sequence[RunPaths]) -> None:
     """Finish what a resubmission that was killed has left: the old files are back, unless it was recorded. Raises OSError."""
     for paths in runs:
         kept = kept_files(paths)
-        before = paths.root / f"{_BEFORE}{paths.submission.name}"
+        before = kept_name(paths.submission)
         if read_object(before) != read_object(paths.submission):
             _forget([before, *kept])
             continue

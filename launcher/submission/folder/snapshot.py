@@ -12,7 +12,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,37 @@ def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
             return False
 
     return sorted(name for name in today | copied.keys() if not same(name))
+
+
+def carry_over(old: Path, copied: Container[str], new: Path) -> None:
+    """Give ``new``, a run's new copy of the code, what the run wrote into ``old``: files that were not ``copied``, such as checkpoints.
+
+    A file of the new copy stays. They are hard links where the file system has them. Raises SnapshotError.
+    """
+    try:
+        for folder, folders, names in os.walk(old):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            inside = Path(folder).relative_to(old)
+            if (new / inside).resolve() != new.resolve() / inside:
+                continue  # today a link, or below one: what it leads to is the user's
+            for name in (*names, *(name for name in folders if os.path.islink(Path(folder, name)))):
+                if str(inside / name) not in copied:
+                    _carry(Path(folder, name), new / inside / name)
+    except OSError as error:
+        raise SnapshotError(f"{error.filename or new}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _carry(source: Path, target: Path) -> None:
+    if os.path.lexists(target) or not os.path.isdir(target.parent) and os.path.lexists(target.parent):
+        return
+    if source.is_symlink() and os.path.isabs(os.readlink(source)):
+        return  # code.link's
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        if source.is_file():
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -153,6 +153,30 @@ def test_what_another_copy_has_is_linked_but_for_root(
     assert (tmp_path / "rerun/code/lab/a.py").stat().st_nlink == 1
 
 
+def test_a_new_copy_gets_what_the_run_wrote_into_the_old_one(tmp_path: Path) -> None:
+    """Files that were not copied there. A new file of that name stays, and nothing is written through a link of the new copy."""
+    old, new, mine = tmp_path / "old", tmp_path / "new", tmp_path / "mine"
+    for path, text in {
+        old / "train.py": "source", old / "gone.py": "source", old / "out" / "last.pt": "the run's", old / "train.csv": "the run's",
+        old / "data" / "late.txt": "the run's", old / "logs": "the run's", old / "__pycache__" / "train.pyc": "the run's",
+        new / "train.py": "new source", new / "train.csv": "new source", new / "logs" / "note.txt": "new source", mine / "x": "mine",
+    }.items():  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (old / "out" / "newest").symlink_to("last.pt")
+    (old / "linked").symlink_to(mine)
+    (new / "data").symlink_to(mine)
+
+    snapshot.carry_over(old, {"train.py": [6, 1], "gone.py": [6, 1]}, new)
+
+    assert {str(path.relative_to(new)): path.read_text() for path in new.rglob("*") if path.is_file()} == {
+        "train.py": "new source", "train.csv": "new source", "logs/note.txt": "new source", "out/last.pt": "the run's",
+        "out/newest": "the run's",
+    }  # fmt: skip
+    assert os.readlink(new / "out" / "newest") == "last.pt"
+    assert _names(mine) == {"x"}
+
+
 def test_too_much_code_is_refused_with_the_largest_named() -> None:
     """Above code.max_mb nothing is copied, and the sentence says what to do about which files."""
     code = CodeFacts(root="/c", files=(("a.bin", 150_000_000), ("b.bin", 60_000_000), ("c.py", 10)))
