@@ -140,7 +140,25 @@ PLAIN = st.recursive(
 
 @FAST
 @example(
-    params={"a": ["\x85", "\u2028", "\ufeff", "12:30:00", "0123", "on", "3e5", "1_0", "\U00010000", "=", "<<", "~"]}
+    params={
+        "a": [
+            "\x85",
+            "\u2028",
+            "\ufeff",
+            "12:30:00",
+            "0:30:00",
+            "09:30",
+            "0123",
+            "08",
+            "on",
+            "3e5",
+            "1_0",
+            "\U00010000",
+            "=",
+            "<<",
+            "~",
+        ]
+    }
 )
 @given(params=st.dictionaries(st.from_regex(r"[a-z]\w{0,8}", fullmatch=True), PLAIN, max_size=4))
 def test_params_survive_the_written_job(params: dict[str, Any], project: Path) -> None:

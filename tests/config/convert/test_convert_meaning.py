@@ -341,7 +341,7 @@ def test_other_numbers_of_an_array_are_noted(array: str, same: bool) -> None:
 
 DIRECTIVES = st.lists(
     st.sampled_from(["-N 2", "-N 0", "--nodes=4-2", "-n 8", "--gres=gpu:a:4", "--gres=x:1", "--gpus=3", "--gpus-per-node=v:0", "--mem=0",
-                     "--mem-per-gpu=1", "-t 5", "--time=0", "--signal=USR1@400", "--array=1-5", "--array=a", "-C 'a b'", "-w a[1-3]",
+                     "--mem-per-gpu=1", "-t 5", "--time=0", "--time=01:00:00", "--signal=USR1@400", "--array=1-5", "--array=a", "-C 'a b'", "-w a[1-3]",
                      "-x b", "-w a,b", "-A 'a b'", "--export=ALL,A=b,T", "--job-name='é é'", "-p ''", "--chdir='${x}'", "--qos=${a}"]),
     min_size=1, max_size=4,
 ).map(" ".join)  # fmt: skip
@@ -376,6 +376,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "--comment='${foo}'": ("python t.py", {}, {"comment": "\\${foo}"}),
     "--nodes=1 --time=5": ("srun --cpus-per-task=4 --mem=8G --gpus=1 python t.py", {
         "gpus_per_node": 1, "cpus_per_task": 4, "mem_gb": 8, "timeout_min": 5}, {}),
+    "--nodes=1 --time=0:30:00": ("python t.py", {"timeout_min": "0:30:00"}, {}),
 }  # fmt: skip
 
 
