@@ -45,7 +45,7 @@ class Worker:
         self._data: Any = None
         """What the latest `batches` read."""
         self._told_repeated = False
-        self._way = OneWay(session.registered)
+        self._way = OneWay(session.registered, session.rules, self._tell)
         self._counts: set[int | None] = set()
         """The steps of each loop over `steps`."""
         place = session.place
@@ -361,7 +361,7 @@ class Worker:
             raise CodeError(
                 "step() was called inside epochs(), which knows epochs by batches(): loop over steps() instead"
             )
-        self._way.counts_steps("step()")
+        self._way.step()
         if metrics:
             self._session.reporter.log(self.steps_done + 1, self.epoch, metrics)
         self._session.step_done()

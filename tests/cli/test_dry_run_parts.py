@@ -15,6 +15,7 @@ from fsdp2 import needs_fsdp2
 from harness import seldom
 
 from launcher.cli.dry_run import command
+from launcher.run.worker_texts import UNSAVED
 from launcher.submission.rehearsal import rehearse
 
 LOOP = """
@@ -150,6 +151,15 @@ def test_a_job_that_cannot_be_drilled_does_not_pass(
     assert f"the resume was not tested: {why}" in " ".join(done.stderr.split())
     assert "  step     " in done.stdout  # of two steps, memory may not have been looked at
     assert "drill" not in done.stdout
+
+
+def test_a_script_that_saves_nothing_is_told_at_once(tmp_path: Path) -> None:
+    """Exit code 10 after the first run: no rank is killed behind a checkpoint that never comes."""
+    done = dry_run(tmp_path, SCRIPT.replace("run.register(model=model)\n", ""), {"script": "train.py"})
+
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert f"the resume was not tested: {UNSAVED}" in " ".join(done.stderr.split())
+    assert "is killed at step" not in done.stdout
 
 
 SHARDED = (harness.JOB / "sharded.py").read_text()

@@ -175,7 +175,7 @@ def carry_over(old: Path, copied: Container[str], new: Path) -> None:
 
 
 def _carry(source: Path, target: Path) -> None:
-    if os.path.lexists(target) or not os.path.isdir(target.parent) and os.path.lexists(target.parent):
+    if os.path.lexists(target) or (not os.path.isdir(target.parent) and os.path.lexists(target.parent)):
         return
     if source.is_symlink() and os.path.isabs(os.readlink(source)):
         return  # code.link's

@@ -24,7 +24,7 @@ from launcher.run import event_lines, events
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
-from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNRESTORED
+from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNRESTORED, UNSAVED
 from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission import submit
 from launcher.submission.backends.slurm import python_path
@@ -193,7 +193,10 @@ def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
         return f"{said}; {end}"
     if not base.spec.checkpoint.enabled:
         return "the job saves nothing and cannot resume (checkpoint.enabled: false)"
-    return "a drill needs three steps, and the job ended before them" if first.steps < 3 else ""
+    if first.steps < 3:
+        return "a drill needs three steps, and the job ended before them"
+    saved = any(RunPaths(Path(first.run_dir)).checkpoints.glob("step-*"))
+    return "" if saved else UNSAVED
 
 
 def _run(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any]) -> RehearsedRun:

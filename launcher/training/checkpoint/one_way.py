@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from launcher.errors import CodeError
+from launcher.run.spec import CheckpointSpec
+from launcher.run.worker_texts import UNSAVED
 from launcher.training.checkpoint.registered import Registered
 
 _ONE_KIND = "a checkpoint is what is registered or a folder of your own; register all state, or none"
@@ -14,11 +16,14 @@ _NO_POSITION = (
 
 
 class OneWay:
-    """What a run has begun to do; every refusal is a CodeError with the way out."""
+    """What a run has begun to do; every refusal is a CodeError with the way out. ``tell`` warns."""
 
-    def __init__(self, registered: Registered) -> None:
+    def __init__(self, registered: Registered, rules: CheckpointSpec, tell: Callable[[str], None]) -> None:
         self._registered = registered
+        self._saves = rules.enabled and rules.watch is None
+        self._tell = tell
         self._fills = self._loops = False
+        self._steps = 0
 
     def registers(self, names: Iterable[str]) -> None:
         """Raises CodeError where folders are filled."""
@@ -37,6 +42,13 @@ class OneWay:
             raise CodeError(
                 f"{call} was called after a loop over batches(), which counts the steps: loop over one of both alone"
             )
+
+    def step(self) -> None:
+        """Count a step of a loop of the user's own; before the second one nobody may have asked to save. Raises as `counts_steps`."""
+        self.counts_steps("step()")
+        self._steps += 1
+        if self._steps == 2 and self._saves and not (self._registered or self._fills):
+            self._tell(UNSAVED)
 
     def fills(self, verb: str) -> None:
         """Note that folders are filled. Raises CodeError beside registered state, or a loop over `Worker.batches`."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from scripted import script, spec_of
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
+from launcher.run.worker_texts import UNSAVED
 from launcher.training.start.scripts import tracker_variables
 
 LOOK = """
@@ -421,6 +423,44 @@ def test_the_lines_behind_the_loop_are_the_scripts_own_business(tmp_path: Path) 
     crew = run(spec_of(tmp_path, "train.py"), 1)
 
     assert [m["name"] for m in crew.messages("phase")] == ["script", "train", "save", "train", "script", "save"]
+
+
+COUNTS = """
+import launcher, sys
+run = launcher.attach()
+if "register" in sys.argv:
+    run.register(own=Own())
+for step in run.steps(4):
+    run.step()
+    if "fills" in sys.argv and run.should_save():
+        with run.save_dir() as folder:
+            (folder / "state").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "rules", "told"),
+    [
+        ("nothing", {}, True),
+        ("nothing", {"watch": "*.ckpt"}, False),
+        ("nothing", {"enabled": False}, False),
+        ("fills", {}, False),
+        ("register", {}, False),
+    ],
+)
+def test_steps_that_nobody_saves_are_told(tmp_path: Path, way: str, rules: dict[str, Any], told: bool) -> None:
+    """Once, at the second step: before that the script may not have asked whether to fill a folder."""
+    own = "class Own:\n    def state_dict(self): return {'a': 1}\n    def load_state_dict(self, state): pass\n"
+    script(tmp_path, own + COUNTS)
+    spec = make_spec(
+        tmp_path / "run", "train.py", 1, kind="script", code_dir=str(tmp_path / "code"), args=[way],
+        checkpoint=CheckpointSpec(interval_min=1000, **rules),
+    )  # fmt: skip
+    with Crew(spec, 1) as crew:
+        crew.finish()
+
+        assert crew.exit_codes() == {0: 0}, crew.logs()
+    assert [word["text"] for word in crew.messages("warning")] == [UNSAVED] * told
 
 
 def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
