@@ -342,7 +342,8 @@ def test_other_numbers_of_an_array_are_noted(array: str, same: bool) -> None:
 DIRECTIVES = st.lists(
     st.sampled_from(["-N 2", "-N 0", "--nodes=4-2", "-n 8", "--gres=gpu:a:4", "--gres=x:1", "--gpus=3", "--gpus-per-node=v:0", "--mem=0",
                      "--mem-per-gpu=1", "-t 5", "--time=0", "--signal=USR1@400", "--array=1-5", "--array=a", "-C 'a b'", "-w a[1-3]",
-                     "-x b", "-w a,b", "-A 'a b'", "--export=ALL,A=b,T", "--job-name='é é'", "-p ''", "--time=01:00:00", "--chdir='${x}'", "--qos=${a}"]),
+                     "-x b", "-w a,b", "-A 'a b'", "--export=ALL,A=b,T", "--job-name='é é'", "-p ''", "--chdir='${x}'", "--qos=${a}",
+                     "--time=01:00:00"]),
     min_size=1, max_size=4,
 ).map(" ".join)  # fmt: skip
 PARTS = st.lists(
