@@ -167,16 +167,27 @@ def set_aside_beyond(paths: RunPaths, step: int, claim: Claim) -> list[Path]:
     return moved
 
 
-def collect_garbage(paths: RunPaths, *, claim: Claim, keep_last: int, keep_every_steps: int | None, good: int) -> None:
+def collect_garbage(
+    paths: RunPaths,
+    *,
+    claim: Claim,
+    keep_last: int,
+    keep_every_steps: int | None,
+    good: int,
+    bad_since: int | None = None,
+) -> None:
     """Take away all but the last ``keep_last`` checkpoints up to ``good`` and the multiples of ``keep_every_steps``.
 
-    ``good`` is the step just committed. Does nothing when this claim is stale. Raises OSError when that is not known.
+    ``good`` is the step just committed. ``bad_since``: the step from which on a metric is not finite; the last checkpoint before it
+    is the one to go back to, and stays. Does nothing when this claim is stale. Raises OSError when that is not known.
     """
     # What lies beyond was damaged when the run went back, or is a commit that has overtaken this one.
     steps = [step for step in committed_steps(paths) if step <= good]
     keep = set(steps[-max(2, keep_last) :])
     if keep_every_steps:
         keep |= {s for s in steps if s % keep_every_steps == 0}
+    if bad_since is not None:
+        keep |= {max((s for s in steps if s < bad_since), default=good)}
     if good not in steps or not claims.is_current(paths, claim):
         return
     for step in steps:

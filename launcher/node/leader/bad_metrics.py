@@ -37,6 +37,11 @@ class BadMetrics:
         """By metric: when the first rank was heard."""
         self._told: dict[str, MetricChange] = {}
 
+    @property
+    def since(self) -> int | None:
+        """The first step of what is not finite now; None where all is."""
+        return min((m.step for ranks in self._bad.values() for m in ranks.values() if m.until is None), default=None)
+
     def heard(self, rank: int, message: WorkerNotFinite, now: float) -> None:
         """Take in what a rank says of its own metric."""
         self._since.setdefault(message.metric, now)

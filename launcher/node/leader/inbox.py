@@ -285,6 +285,7 @@ class Inbox(wire.Hub):
                 self._failed(rank, said)
             case messages.WorkerNotFinite():
                 round_.bad_metrics.heard(rank.rank, said, now)
+                board.saver.metrics_heard()
             case messages.WorkerWarning():
                 board.history.warn(said.text, rank.rank)
             case _ if rank.rank == 0:

@@ -151,7 +151,9 @@ class Leader:
         budgets = Budgets().feed_all(told)
         history = HistoryWriter(paths, claim, threaded=self.blocking is asyncio.to_thread, heard=budgets.feed)
         changed = asyncio.Event()
-        saver = Saver(spec.checkpoint, paths, history, blocking=self.blocking, wake=changed.set)
+        saver = Saver(
+            spec.checkpoint, paths, history, blocking=self.blocking, wake=changed.set, bad_since=past.bad_since(told)
+        )
         board = Board(
             spec, paths, claim, allocation, history, Nodes(self.node_names), saver, budgets, self.blocking, self.timing,
             changed, self.host, past.began(told, claim) or clock.now(),

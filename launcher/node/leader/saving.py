@@ -69,6 +69,8 @@ class Saver:
     """Saves in a row that failed for a reason that another try does not remove."""
     failed_steps: set[int] = field(default_factory=set)
     """Steps of which a part could not be written, or that could not be committed."""
+    bad_since: int | None = None
+    """The step from which on a metric is not finite."""
     proof: Proof | None = None
     """Of the checkpoint that the round resumed from, where that is large."""
     _saves: dict[int, Save] = field(default_factory=dict)
@@ -93,6 +95,8 @@ class Saver:
         """Begin a new round; unfinished saves of the old one are dropped."""
         self.round = round_
         resumed = round_.resume
+        if resumed is None or resumed.step < (self.bad_since or 0):
+            self.bad_since = None
         self.proof = Proof(resumed, self.blocking, self.wake) if resumed is not None and resumed.unread else None
         self._saves.clear()
         self._lost.clear()
@@ -117,6 +121,11 @@ class Saver:
             await self.proof.halt()
 
     # --- what workers say ---
+
+    def metrics_heard(self) -> None:
+        """Note since which step a metric of the round is not finite."""
+        since = self.round.bad_metrics.since
+        self.bad_since = since and min(since, self.bad_since or since)
 
     def save_begun(self, step: int, now: float) -> None:
         """Note that a worker has begun to save ``step``."""
@@ -355,6 +364,7 @@ class Saver:
                     keep_last=keep.keep_last,
                     keep_every_steps=keep.keep_every_steps,
                     good=good,
+                    bad_since=self.bad_since,
                 )
             )
         trash.empty_in_thread(self.paths)

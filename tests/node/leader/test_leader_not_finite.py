@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from launcher.node.checkpoints import committed
 from launcher.run.state import read_state
 
 
@@ -34,6 +35,54 @@ def test_only_the_ranks_that_had_it_first_are_named(world, virtual, late_s):
     assert begins["ranks"] == ends["ranks"] == [{"rank": 1, "host": "n0"}]
     assert "until" not in begins
     assert ends["until"] == 41
+
+
+@pytest.mark.parametrize(
+    ("until", "end", "left"),
+    [
+        (None, "none", [30, 90, 100]),
+        (None, "a rank dies", [30, 90, 100]),
+        (None, "preempted", [30, 90, 100]),
+        (57, "none", [90, 100]),
+        (57, "preempted", [90, 100]),
+    ],
+)
+def test_the_last_checkpoint_before_a_nan_stays(world, virtual, until, end, left):
+    """It is the one that `status` says to go back to: keep_last does not count it, in later rounds and attempts, until all is finite again."""
+    w = world(nodes=1, checkpoint={"interval_steps": 10, "keep_last": 2})
+    w.total_steps, w.step_s = 100, 0.5
+
+    def bad(worker, **more):
+        if worker.rank == 1:
+            worker.say("not_finite", step=35, metric="loss", value="nan", **more)
+
+    w.hooks[35] = [bad]
+    if until is not None:
+        w.hooks[until] = [lambda worker: bad(worker, until=until)]
+    if end == "a rank dies":
+        w.hooks[65] = [lambda worker: w.hooks.pop(65) and worker.die(9)]
+    if end == "preempted":
+        w.hooks[65] = [lambda worker: w.hooks.pop(65) and w.signal()]
+
+    outcome = virtual(w.attempt_once())
+    if end == "preempted":
+        assert outcome.state == "requeued"
+        outcome = virtual(w.attempt_once())
+
+    assert outcome.state == "completed"
+    assert committed.committed_steps(w.paths) == left
+
+
+def test_a_run_that_goes_back_to_before_a_nan_has_none(world, virtual):
+    """What was bad lies beyond: the checkpoints that it makes anew are pruned as ever."""
+    w = world(nodes=1, checkpoint={"interval_steps": 10, "keep_last": 2})
+    w.total_steps, w.step_s = 100, 0.5
+    w.hooks[35] = [lambda worker: worker.say("not_finite", step=35, metric="loss", value="nan")]
+    w.hooks[38] = [lambda worker: (w.hooks.pop(35), w.hooks.pop(38)) and worker.die(9)]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["resume_step"] for e in w.events("round_started")[1:]] == [30]
+    assert committed.committed_steps(w.paths) == [90, 100]
 
 
 def test_the_part_of_a_step_that_waits_for_data_is_in_the_picture(world, virtual):
