@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -81,7 +81,11 @@ class Channel:
         self._sock = sock
         self.secrets = secrets
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._waiting: deque[bytes] = deque()
+        self._sending = False
+        self._torn = False
+        """A signal's handler has raised while a line was sent: it may be there in part."""
         self._buffer = bytearray()
 
     def send(self, message: FromWorker) -> None:
@@ -89,11 +93,21 @@ class Channel:
         if self._sock is None or os.getpid() != self._pid:
             return
         data = encode(message.to_wire())
+        self._waiting.append(data)
         with self._lock:
+            if self._sending:
+                return  # this is a signal's handler, inside that very call, which sends this, too
+            self._sending = True
             try:
-                self._sock.sendall(data)
+                while self._waiting:
+                    line = self._waiting.popleft()
+                    torn, self._torn = self._torn, True
+                    self._sock.sendall(b"\n" + line if torn else line)
+                    self._torn = False
             except OSError:
-                pass
+                self._waiting.clear()
+            finally:
+                self._sending = False
 
     def receive(self) -> Iterator[dict[str, Any]]:
         """Yield messages until the agent has ended."""

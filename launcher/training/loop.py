@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import math
+import os
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -34,6 +35,7 @@ that waits for the interpreter (torch 2.6; a worker in twenty), and so does a Di
 def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, the exit code after reporting a failure."""
     spec, channel = place.spec, place.channel
+    rank_pid = os.getpid()
     gate, session = Gate(entered=place.resume_step), None
     listen(place, gate)
     try:
@@ -56,7 +58,10 @@ def run_work(place: WorkerPlace) -> int:
         else:
             with contextlib.suppress(Rehearsed):
                 target(worker, **spec.work.params)
-        session.finish()
+        if os.getpid() != rank_pid:
+            return 0  # a child that the function forked has come to its end here
+        if not session.told:  # else the function has caught StopTraining: it has stopped
+            session.finish()
     except StopTraining:
         pass
     except BaseException as error:

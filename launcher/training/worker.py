@@ -218,7 +218,7 @@ class Worker:
         if self._epoch is not None:
             session.position.epoch, session.position.consumed = self._epoch, plan.length
             if not session.registered.has_parts:
-                session.open_gap()
+                session.open_gap(save=False)  # it may be an exception that leaves: the next boundary saves
 
     def _open_loop(self) -> bool:
         """Whether this loop over data is the one under way, or comes after it. Raises CodeError beside `save_dir`."""

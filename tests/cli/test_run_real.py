@@ -550,3 +550,43 @@ def test_what_others_could_have_written_is_not_started(tmp_path: Path, env: dict
         f"launcher: error: {target} can be written by everybody, and this run would execute it: "
     )
     assert not (root / "started").exists()
+
+
+LOADS = """
+import multiprocessing, sys, time, torch, launcher
+from torch.utils.data import DataLoader
+
+
+class Data:
+    def __len__(self):
+        return 1000000
+
+    def __getitem__(self, i):
+        time.sleep(0.5)
+        return torch.zeros(1)
+
+
+def upload(path):
+    time.sleep(2)
+    open(path, "w").write("uploaded")
+
+
+run = launcher.attach()
+model = torch.nn.Linear(1, 1)
+run.register(model=model)
+batches = iter(DataLoader(Data(), batch_size=1, num_workers=2))
+for step in run.steps(2):
+    next(batches)
+multiprocessing.get_context("fork").Process(target=upload, args=(sys.argv[1],)).start()
+"""
+
+
+def test_busy_loader_workers_at_a_scripts_end_disturb_nothing(tmp_path: Path, env: dict[str, str]) -> None:
+    """They are killed there, and torch's handler of SIGCHLD would raise at that: other children are waited for, without a traceback."""
+    (tmp_path / "loads.py").write_text(LOADS)
+    words = [*WORDS, "loads.py", "preflight=false", "distributed.start_method=spawn", "--", str(tmp_path / "out")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out").read_text() == "uploaded"
+    assert "Traceback" not in _the_run(tmp_path).rank_log(0, 0, 0).read_text()

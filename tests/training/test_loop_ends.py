@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from crew import Crew, make_spec, run
+from scripted import script, spec_of
 
 import launcher
 from launcher.run.spec import CheckpointSpec
@@ -100,3 +101,99 @@ def test_what_a_resume_could_not_load_is_refused_at_once(tmp_path: Path, how: st
     with Crew(spec, 1) as crew:
         crew.until(lambda *_: crew.messages("failed"))
         assert crew.messages("failed")[0]["message"] == said
+
+
+LEFT_BY_AN_EXCEPTION = """
+import sys, time, torch, launcher
+import torch.distributed as dist
+DATA = torch.utils.data.TensorDataset(torch.arange(64.0 * 4).reshape(64, 4) / 256)
+sys.excepthook = lambda *told: (sys.__excepthook__(*told), time.sleep(1))  # as a library that uploads what it was told
+dist.init_process_group("gloo")
+worker = launcher.attach()
+torch.manual_seed(3)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+worker.register(model=model, optimizer=optimizer)
+ddp = worker.wrap(model)
+for epoch in worker.epochs(2):
+    for batch in worker.batches(DATA, 8):
+        optimizer.zero_grad()
+        ddp(batch[0]).square().mean().backward()
+        optimizer.step()
+        if worker.steps_done + 1 == 4:
+            raise ValueError("a wrong line of logging")
+"""
+
+
+def test_an_exception_behind_a_step_saves_no_end_of_its_epoch(tmp_path: Path) -> None:
+    """Step 4 of 8 is one to save at: a checkpoint that calls the epoch over would have a resume leave out half of the data."""
+    script(tmp_path, LEFT_BY_AN_EXCEPTION)
+    every = CheckpointSpec(interval_steps=2, keep_last=100)
+    code = str(tmp_path / "code")
+    spec = make_spec(tmp_path / "run", "train.py", 1, kind="script", code_dir=code, checkpoint=every)
+    with Crew(spec, 1) as crew:
+        assert crew.finish()[0]["type"] == "failed"
+
+        assert crew.exit_codes() == {0: 1}
+    assert [path.name for path in crew.committed] == ["step-00000002"]
+
+
+CATCHES_ALL = """
+import time, traceback, torch
+DATA = torch.utils.data.TensorDataset(torch.arange(64.0 * 400).reshape(6400, 4) / 256)
+
+
+def main(worker):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker.register(model=model, optimizer=optimizer)
+    try:
+        for batch in worker.batches(DATA, 4, epochs=3):
+            optimizer.zero_grad()
+            model(batch[0]).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.01)
+    except:
+        traceback.print_exc()
+"""
+
+
+def test_a_function_that_catches_everything_has_stopped_not_finished(tmp_path: Path) -> None:
+    """Its ``except:`` takes the agreed stop: a preempted run would be told as complete."""
+    script(tmp_path, CATCHES_ALL)
+    with Crew(spec_of(tmp_path, "train:main", kind="function"), 1) as crew:
+        crew.until(lambda _, m: m["type"] == "progress" and m["step"] > 3)
+        step = crew.stop_now()
+        crew.finish()
+
+    assert [(w["step"], w["saved"]) for w in crew.messages("stopped")] == [(step, True)]
+    assert not crew.messages("finished")
+
+
+FORKS = """
+import os, time, torch
+
+
+def main(worker):
+    torch.manual_seed(os.getpid())
+    model = torch.nn.Linear(2000, 2500)
+    worker.register(model=model)
+    for step in range(2):
+        worker.step()
+    if os.fork() == 0:
+        time.sleep(1)
+        with torch.no_grad():
+            model.weight.zero_()
+"""
+
+
+def test_a_child_that_a_function_forks_saves_nothing(tmp_path: Path) -> None:
+    """It comes back from the function as well, when the rank has finished: nothing is left beside the rank's own checkpoint."""
+    script(tmp_path, FORKS)
+    with Crew(spec_of(tmp_path, "train:main", kind="function"), 1) as crew:
+        crew.finish()
+
+        assert crew.exit_codes() == {0: 0}
+    (path,) = crew.committed
+    assert bool(launcher.load_checkpoint(path)["model"]["weight"].any())
+    assert [p.name for p in path.parent.iterdir()] == [path.name]

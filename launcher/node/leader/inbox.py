@@ -223,8 +223,9 @@ class Inbox(wire.Hub):
         round_, clean = rank.round, end.signal is None and end.exit_code == 0
         if self._told_to_stop(round_):
             self._left(rank)
-        elif clean and round_.script:
-            self._finished(rank, max(rank.step, rank.shard_step))
+        elif clean and round_.script and rank.failure is None:
+            step = max(rank.step, rank.shard_step)
+            self._finished(rank, step) if self._may_finish(round_, step) else self._left(rank)
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:

@@ -54,18 +54,21 @@ class Shares:
         self._late = 0
         """Saves in a row for which a rank came late."""
         self._closed = False
+        self._promised = False
+        """At this save rank 0 may count on this rank's share."""
 
     def deal(self, step: int, things: dict[str, Any]) -> Dealt | None:
         """Deal what ``things`` hold alike at ``step``; None where it is small, or this rank has nothing to do with it."""
         if self._closed or self._place.world_size == 1 or self._place.paths is None:
             return None
+        self._promised = False
         try:
             return self._dealt(self._place.tmp(step).name, list(_alike(things, self._place.world_size)))
-        except (
-            Exception
-        ):  # of any kind, from torch or from an optimizer of the user's: no save fails for what makes it quicker alone
+        except Exception:  # of any kind, of torch, of an optimizer or of a signal's handler
             self._closed = True
-            return None
+            if self._promised:  # a checkpoint without it could not be loaded
+                raise
+            return None  # no save fails for what makes it quicker alone
 
     def _dealt(self, save: str, tensors: list[torch.Tensor]) -> Dealt | None:
         ranks = self._place.world_size
@@ -83,6 +86,7 @@ class Shares:
     def _tell(self, told: str) -> bool:
         self._closed = self._store.check([_CLOSED])
         if not self._closed:
+            self._promised = True
             self._store.set(f"shares/{self._rank}", told)
         return not self._closed
 

@@ -97,8 +97,8 @@ def _told(error: BaseException) -> tuple[str, str, list[Frame]]:
 
 def _text(error: BaseException) -> str:
     """Its text, and the notes that were added to it (`BaseException.add_note`)."""
-    notes = getattr(error, "__notes__", ())
     try:
+        notes = getattr(error, "__notes__", ())
         text = "" if isinstance(error, SystemExit) and isinstance(error.code, int | None) else str(error)
         return "\n".join([text, *map(str, notes)]) if isinstance(notes, (list, tuple)) and notes else text
     except BaseException as wrong:
@@ -216,7 +216,7 @@ def _line(error: BaseException, secrets: Sequence[str]) -> str:
 def _frames(error: BaseException) -> list[Frame]:
     found = [(f.filename, f.lineno or 0, f.name, f.line or "") for f in extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
-        found.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
+        found.append((str(error.filename), error.lineno or 0, "<module>", (error.text or "").strip()))
     return [Frame(file=file, line=line, function=name, code=code) for file, line, name, code in found]
 
 
@@ -226,7 +226,9 @@ def _chosen(every: list[Frame]) -> list[Frame]:
 
 
 def _is_users(file: str) -> bool:
-    is_librarys = str(Path(file).resolve()).startswith(_LIBRARIES) or "site-packages" in file
+    # A relative name ("<string>") cannot be resolved once the working directory is gone.
+    is_absolute = os.path.isabs(file)
+    is_librarys = (is_absolute and str(Path(file).resolve()).startswith(_LIBRARIES)) or "site-packages" in file
     return not (is_librarys or file.startswith(("<frozen", _PACKAGE)))
 
 

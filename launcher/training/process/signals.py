@@ -71,6 +71,12 @@ def take_over() -> str | None:
     return None
 
 
+def let_loaders_end() -> None:
+    """Take torch's handler for SIGCHLD away: exit functions end loader workers, here by KILL, and it raises at each that is killed."""
+    if getattr(signal.getsignal(signal.SIGCHLD), "__module__", "") == "torch.utils.data._utils.signal_handling":
+        _set(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def _signal(signalnum: int, handler: Any) -> Any:
     global _told
     before = _set(signalnum, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import multiprocessing.forkserver
@@ -13,20 +14,23 @@ from typing import Any, NoReturn
 
 from launcher.run.children import exit_now
 
+_MOST_CONTEXTS = 20
+
 
 def main() -> NoReturn:
     """Run this worker's work and end the process: 0 when it finished or stopped as told, else the script's own code or 1."""
-    code = 1
+    code, is_script = 1, False
     try:
-        code = _run()
-    except SystemExit:  # a script ends as Python does: what it left open is written and closed
-        raise
+        code, is_script = _run()
     except BaseException as error:  # the launcher's own, or a signal handler's while another was told
         _report(error)
+    if is_script:  # it ends as Python does: what it left open is written and closed
+        sys.exit(code)
     exit_now(code)
 
 
-def _run() -> int:
+def _run() -> tuple[int, bool]:
+    """Return the exit code, and whether it is a script's."""
     # SIGURG is ignored by default and free in torch and SLURM: the agent asks for every thread's stack with it.
     faulthandler.register(signal.SIGURG, all_threads=True, chain=False)
     from launcher.run.messages import WorkerHello
@@ -43,10 +47,10 @@ def _run() -> int:
     if where.spec.work.kind in ("script", "module"):
         from launcher.training.start.scripts import run_script
 
-        sys.exit(run_script(where))
+        return run_script(where), True
     from launcher.training.loop import run_work
 
-    return run_work(where)
+    return run_work(where), False
 
 
 def _report(error: BaseException) -> None:
@@ -55,10 +59,17 @@ def _report(error: BaseException) -> None:
         from launcher.training.process.place import here
 
         failure.report(here().channel, error, None)
-    except BaseException:  # not even that: the log alone shows it
-        import traceback
+    except BaseException:  # it cannot be described: an attribute of it is not what it should be
+        with contextlib.suppress(BaseException):
+            import traceback
 
-        traceback.print_exc()
+            traceback.print_exc()
+        with contextlib.suppress(BaseException):
+            from launcher.run.messages import WorkerFailure
+
+            for _ in range(_MOST_CONTEXTS):  # the first is the user's
+                error = error.__context__ or error
+            here().channel.send(WorkerFailure(kind="exception", exception=type(error).__name__))
 
 
 def forget_parent() -> None:

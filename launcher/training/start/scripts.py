@@ -51,7 +51,7 @@ def run_script(place: WorkerPlace) -> int:
     except (
         BaseException
     ) as error:  # a signal handler's while another was told: torch's raises whenever a loader worker dies
-        code = _failed(channel, error)
+        code = _failed(channel, error) or 1  # a handler that ends the script has not made it succeed
     if os.getpid() != rank_pid:
         return code  # a child that the script forked has come to its end here
     try:
@@ -97,6 +97,8 @@ def _finish(code: int) -> None:
     worker = _attached()
     if worker is not None and code == 0:
         worker.close()
+    if worker is not None:
+        signals.let_loaders_end()
     atexit._run_exitfuncs()
 
 

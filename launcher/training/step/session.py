@@ -105,8 +105,7 @@ class Session:
         else:
             # An older version kept numbers of numpy as they were given, and the seed beside the position alone.
             saved = {"seed": state.get("seed", self.seed), **from_plain(state["position"])}
-            known = {n: int(saved[n]) for n in Position.__dataclass_fields__ if n in saved}
-            self.position = Position(**known)
+            self.position = Position(**{n: int(saved[n]) for n in Position.__dataclass_fields__ if n in saved})
             self.notes = dict(state.get("notes", {}))
         self.start_step = self._saved_at = self.position.step
         self.gate.publish(self.position.step)
@@ -205,10 +204,11 @@ class Session:
         if at.step == self._dies_at:
             die_behind_a_checkpoint(self.place)
 
-    def open_gap(self) -> None:
+    def open_gap(self, *, save: bool = True) -> None:
         """Hold the state as it is after a loop's last unit: user code follows that a resume will run again."""
         self._progress(last=True)  # the next report may come after a long evaluation
-        self.save_if_due()
+        if save:
+            self.save_if_due()
         if self._gap is None and self.place.paths is not None:
             with contextlib.suppress(Exception):  # a lock in it: each save names it, and fails alone
                 self._gap = Reference(self.tree())

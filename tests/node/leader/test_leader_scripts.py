@@ -633,3 +633,50 @@ def test_a_rank_that_left_in_the_middle_is_named_when_the_others_wait_for_it(wor
     history = read_history(w.paths)
     lines = explain(history, summarise_history(history), clock.now()).lines()
     assert "Rank 2 (n1) had exited with code 0 at step 20, and the others waited for it" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("total", [None, 40])
+@pytest.mark.parametrize("kind", ["user", "time_limit"])
+def test_a_rank_that_leaves_with_code_0_while_it_is_told_to_stop_has_stopped(world, virtual, kind, total):
+    """It saves by itself at the agreed step and leaves by ``os._exit(0)``, without a word: that is not the end of its work."""
+    w = scripts(world)
+    w.allocation.means = SignalMeaning(kind)
+
+    class Leaves(w.worker_class):
+        def say(self, type_, **values):
+            super().say(type_, **({**values, "total_steps": total} if type_ == "progress" else values))
+
+        async def leave(self, step):
+            self.done = True
+            await self.exit()
+
+    w.worker_class = Leaves
+
+    async def act():
+        await w.until(lambda: any(x.entered >= 17 for n in w.nodes for x in n.workers))
+        if kind == "user":
+            w.paths.request.write_text("{}")
+        w.signal("USR2")
+
+    assert virtual(w.attempt_once(act)).state == {"user": "cancelled", "time_limit": "requeued"}[kind]
+
+
+@pytest.mark.parametrize("after_s", [0.2, 2.0])
+def test_code_0_after_a_failure_is_no_success(world, virtual, after_s):
+    """Every rank told of an exception, and an exit function of the script's ended it with code 0: the run has failed."""
+    w = scripts(world, restart={"max_restarts": 0})
+
+    class Fails(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(30)
+            self.say("failed", exception="ValueError", kind="exception", message="bad sample")
+            self.say("over", code=0)
+            await asyncio.sleep(after_s)
+            self.node.exited(self, 0, None)
+
+    w.worker_class = Fails
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert "ValueError: bad sample" in ending.reason

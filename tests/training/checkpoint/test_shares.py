@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from crew import Crew, make_spec, run, wait_for
+from scripted import script
 
 import launcher
 from launcher.errors import CheckpointError
@@ -210,3 +211,53 @@ def test_a_checkpoint_is_loaded_elsewhere(tmp_path: Path) -> None:
     assert set(state) == {"model", "optimizer", "average"}
     assert state["model"]["out.weight"].shape == (5, 8)
     assert float(state["model"]["seen"]) == 6.0  # of rank 0
+
+
+STRUCK = """
+import signal, torch
+from alike_jobs import Tied
+from launcher.training.checkpoint import shares
+
+
+def killed(number, frame):
+    raise RuntimeError("a loader's worker was killed")
+
+
+def main(worker):
+    shares.SHARE_BYTES = 512
+    if worker.rank == 1:
+        signal.signal(signal.SIGUSR1, killed)
+        real, tells = shares.Shares._tell, []
+
+        def tell(self, told):
+            done = real(self, told)
+            tells.append(told)
+            if len(tells) == 2:
+                signal.raise_signal(signal.SIGUSR1)
+            return done
+
+        shares.Shares._tell = tell
+    torch.manual_seed(3)
+    model = Tied()
+    ddp = worker.wrap(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    worker.register(model=ddp, optimizer=optimizer)
+    for step in worker.steps(5):
+        ddp(torch.randn(6, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        worker.step()
+"""
+
+
+def test_a_share_that_is_promised_and_not_written_makes_no_checkpoint(tmp_path: Path) -> None:
+    """A signal's handler raises when rank 1 has told rank 0 of its share of step 4: that rank fails, and what is committed can be loaded."""
+    script(tmp_path, STRUCK)
+    code = str(tmp_path / "code")
+    spec = make_spec(tmp_path / "run", "train:main", 2, kind="function", code_dir=code, checkpoint=EVERY)
+    with Crew(spec, 2) as crew:
+        words = crew.finish()
+
+    assert (words[1]["type"], words[1]["message"]) == ("failed", "a loader's worker was killed")
+    assert [path.name for path in crew.committed] == ["step-00000002"]
+    assert launcher.load_checkpoint(crew.committed[0])

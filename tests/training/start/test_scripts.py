@@ -485,3 +485,27 @@ def test_tracker_ids_are_the_runs_own(tmp_path: Path) -> None:
     assert ("allow", "p", str(paths.trackers)) == tuple(first[f"WANDB_{k}"] for k in ("RESUME", "PROJECT", "DIR"))
     assert "WANDB_MODE" not in first
     assert str(paths.trackers / "tensorboard") == first["TENSORBOARD_LOGGING_DIR"]
+
+
+EXITS = """
+import ctypes, launcher, operator, signal, sys, torch
+run = launcher.attach()
+model = torch.nn.Linear(2, 2)
+run.register(model=model)
+run.step()
+signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+pending = ctypes.pythonapi.PyErr_SetInterruptEx
+pending.argtypes = [ctypes.c_int]
+list(map(pending, map(operator.floordiv, [signal.SIGALRM, 1], [1, 0])))  # see test_worker_main.py
+"""
+
+
+def test_a_handler_that_exits_before_the_report_makes_no_success(tmp_path: Path) -> None:
+    """The script has failed: no last checkpoint, no ``finished``, exit code 1."""
+    script(tmp_path, EXITS)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        words = crew.finish()
+
+        assert crew.exit_codes() == {0: 1}
+    assert words[0]["type"] == "failed"
+    assert not crew.messages("finished")

@@ -51,3 +51,74 @@ def test_a_signal_handler_that_raises_before_the_report_is_reported(tmp_path: Pa
         "a loader's worker was killed",
     )
     assert word["caused_by"] == ["ZeroDivisionError: integer division or modulo by zero (train.py:14)"]
+
+
+UNDESCRIBED = """
+class Odd(Exception):
+    @property
+    def exceptions(self):
+        return [self]
+
+    @property
+    def __class__(self):
+        raise ValueError("no class")
+
+
+def main(worker=None):
+    raise Odd("bad")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("kind", "target"), [("script", "train.py"), ("function", "train:main")])
+def test_an_exception_that_cannot_be_described_is_named(tmp_path: Path, kind: str, target: str) -> None:
+    """An attribute of it raises whenever it is looked at: the last handler tells its type."""
+    script(tmp_path, UNDESCRIBED)
+    with Crew(spec_of(tmp_path, target, kind=kind), 1) as crew:
+        word = crew.finish().get(0)
+
+        assert crew.exit_codes() == {0: 1}
+        assert word is not None, crew.logs()
+    assert (word["type"], word["exception"]) == ("failed", "Odd")
+
+
+ODD = {
+    "a file name that is no text": (
+        "import pathlib\nerror = SyntaxError('bad')\nerror.filename = pathlib.Path('config.yaml')\nraise error",
+        "SyntaxError",
+    ),
+    "notes that raise": (
+        "class E(Exception):\n    @property\n    def __notes__(self): raise ValueError('notes')\nraise E('x')",
+        "E",
+    ),
+    "a working directory that is gone": (
+        "import os, shutil, sys\nos.chdir(sys.argv[1])\nshutil.rmtree(sys.argv[1])\nexec(\"raise ValueError('bad x')\")",
+        "ValueError",
+    ),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_exception_is_told_as_any_other(tmp_path: Path, odd: str) -> None:
+    """With its type, and the script's frames."""
+    text, name = ODD[odd]
+    script(tmp_path, text)
+    (tmp_path / "gone").mkdir()
+    with Crew(spec_of(tmp_path, "train.py", args=[str(tmp_path / "gone")]), 1) as crew:
+        word = crew.finish()[0]
+
+    assert (word["type"], word["exception"], word["frames"] != []) == ("failed", name, True)
+
+
+@pytest.mark.parametrize(("kind", "target"), [("function", "train:main"), ("task", "train:Task")])
+def test_a_handler_that_exits_before_the_report_is_told(tmp_path: Path, kind: str, target: str) -> None:
+    """``sys.exit(0)`` in a handler has not made a task or a function succeed."""
+    script(tmp_path, STRUCK.replace('raise RuntimeError("a loader\'s worker was killed")', "raise SystemExit(0)"))
+    with Crew(spec_of(tmp_path, target, kind=kind), 1) as crew:
+        word = crew.finish().get(0)
+
+        assert word is not None, crew.logs()
+        assert word["type"] == "failed"
