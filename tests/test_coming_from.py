@@ -57,6 +57,15 @@ trainer.fit(Line(), data, ckpt_path=saves.ckpt_path)
 """
 
 
+DIES = """
+        dies_at, saved = {"0": (160, 150), "1": (210, 200)}.get(os.environ["LAUNCHER_ROUND"], (0, 0))
+        if self.trainer.global_step + 1 == dies_at:
+            while not os.path.exists(f"{os.environ['LAUNCHER_RUN_DIR']}/checkpoints/step-{saved:08d}"):
+                time.sleep(0.01)
+            os.kill(os.getpid(), 9)
+"""
+
+
 def block(name: str, language: str) -> str:
     """The page's first code block of a language."""
     found = re.search(rf"^```{language}\n(.*?)^```", page(name), re.MULTILINE | re.DOTALL)
@@ -140,12 +149,39 @@ def test_a_lightning_script_saves_when_it_is_told_to_stop_and_goes_on_from_there
     assert first + second == list(range(1, 301))
 
 
-def steps(run: Run, attempt: int) -> list[int]:
-    """The steps that rank 0 began in an attempt."""
-    return numbers(run, "does step", attempt, 0)
+def test_a_lightning_script_counts_each_step_once_however_it_is_interrupted(tmp_path: Path) -> None:
+    """Killed behind an epoch's last step and in the next epoch: Lightning, which would repeat an epoch there, does each step once.
+
+    An epoch is 150 steps long, as above. The last step is saved: more epochs go on from it.
+    """
+    pytest.importorskip("pytorch_lightning")
+    text = PROGRAM.replace("RECIPE", block("lightning", "python")).replace("time.sleep(0.1)", "pass")
+    text = text.replace("        x, y = batch\n", f"{DIES}        x, y = batch\n")
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "job.yaml").write_text(
+        "name: lit\nscript: train.py\nresources: {tasks_per_node: 2}\ncheckpoint: {interval_steps: 50}\n"
+    )
+
+    done = launcher(tmp_path, "submit", "job.yaml", "--backend", "local", "--wait")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (root,) = (p for p in (tmp_path / "runs").iterdir() if (p / "events.jsonl").exists())
+    run = Run(root)
+    assert [e["resume_step"] for e in run.told("round_started")] == [None, 150, 200]
+    assert [steps(run, 0, round_)[:: len(steps(run, 0, round_)) - 1] for round_ in range(3)] == [
+        [1, 160],
+        [151, 210],
+        [201, 300],
+    ]
+    assert run.told("saved")[-1]["step"] == 300
 
 
-def numbers(run: Run, words: str, attempt: int, rank: int) -> list[int]:
-    """The numbers that a rank printed behind these words in an attempt."""
-    log = run.paths.rank_log(attempt, 0, rank)
+def steps(run: Run, attempt: int, round_: int = 0) -> list[int]:
+    """The steps that rank 0 began in a round."""
+    return numbers(run, "does step", attempt, 0, round_)
+
+
+def numbers(run: Run, words: str, attempt: int, rank: int, round_: int = 0) -> list[int]:
+    """The numbers that a rank printed behind these words in a round."""
+    log = run.paths.rank_log(attempt, round_, rank)
     return [int(n) for n in re.findall(rf"{words} (\d+)", log.read_text())] if log.exists() else []
