@@ -12,7 +12,7 @@ from launcher.run import event_lines
 from launcher.run.events import AttemptStarted, RunSubmitted, SignalReceived
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
-from launcher.run.state import forget_request, read_outcome
+from launcher.run.state import forget_request, read_outcome, read_state
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, is_hold, locate, open_jobs, scancel, withdraw_early
 
@@ -52,7 +52,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     waits = where.backend == "slurm" and where.slurm_state() in _WAITS
     if save and not waits:
         _announce([paths], where.ask_to_save, save=True)
-        return Cancelled(f"{paths.id} is saving and will then stop", over=False)
+        return Cancelled(f"{paths.id} {_told_to_save(paths)}", over=False)
     job = where.job_id
     if where.backend != "slurm":
         forget_request(paths)  # an earlier one to save: TERM without a request ends the run at once
@@ -60,6 +60,15 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     if _gone(paths, where, job, waits):
         return Cancelled(f"{paths.id} is cancelled", over=True)
     return Cancelled(f"{paths.id} is being cancelled", over=False)
+
+
+def _told_to_save(paths: RunPaths) -> str:
+    """Return what a run does that is told to save and stop: scripts that count no steps with the launcher save by themselves, or not."""
+    state = read_state(paths.state)
+    ranks = [rank for rank in state.get("ranks") or () if isinstance(rank, dict)]
+    if ranks and not state.get("step") and all(rank.get("phase") == "script" for rank in ranks):
+        return "gets SIGTERM and will then stop; what its script does not save itself is lost"
+    return "is saving and will then stop"
 
 
 def _forget_passed(paths: RunPaths) -> None:

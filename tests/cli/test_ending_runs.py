@@ -142,6 +142,30 @@ def test_a_running_run_is_asked_to_save(site: Site, end: End, capsys: pytest.Cap
     assert read_outcome(site.paths.outcome) is None
 
 
+@pytest.mark.parametrize(
+    ("picture", "saves"),
+    [
+        ({"step": 0, "ranks": [{"rank": 0, "phase": "script"}, {"rank": 1, "phase": "script"}]}, False),
+        ({"step": 8, "ranks": [{"rank": 0, "phase": "script"}]}, True),
+        ({"step": 0, "ranks": [{"rank": 0, "phase": "script"}, {"rank": 1, "phase": "train"}]}, True),
+        ({"step": 0, "ranks": "damaged"}, True),
+        ({}, True),
+    ],
+)
+def test_who_saves_is_said(site: Site, picture: dict[str, object], saves: bool) -> None:
+    """A script that counts no steps with the launcher gets SIGTERM: "is saving" would be a promise that nobody keeps."""
+    site.queue.write_text(squeue_line("42", "RUNNING"))
+    site.paths.state.write_text(json.dumps(picture))
+
+    said = cancel.cancel_run(site.paths, save=True).sentence
+
+    assert said == f"{site.paths.id} " + (
+        "is saving and will then stop"
+        if saves
+        else "gets SIGTERM and will then stop; what its script does not save itself is lost"
+    )
+
+
 def test_a_local_run_is_sent_term_until_it_is_heard(site: Site) -> None:
     """submitit's controller hands on to nobody what comes before its tasks are started: the run trained on, said to be cancelled.
 
