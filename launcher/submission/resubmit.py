@@ -239,10 +239,7 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         restore_kept([paths])
     outcome = read_end(paths) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
-        raise StateError(
-            f"{paths.id} completed at step {outcome.get('step')}: nothing is left to do. "
-            "Change its job (params.epochs=20), go back (--from STEP) or start a new run from it (--fork NAME)"
-        )
+        raise StateError(_nothing_left(paths, outcome.get("step")))
     again = prepare(paths, how)
     made = again.plan(again.facts(again.backend))
     if how.fresh_code:
@@ -272,6 +269,14 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         make_folder.open_to(paths.root, made.spec.share)
     index.register(paths.root)
     return Submitted(made, job_id)
+
+
+def _nothing_left(paths: RunPaths, step: int | None) -> str:
+    """Return what a user can do with a run that has completed."""
+    done = f"completed at step {step}" if step else "completed"  # a script may count none
+    work = (read_object(paths.spec) or {}).get("work") or {}
+    change = "'args=[--epochs, 20]'" if work.get("kind") in ("script", "module") else "params.epochs=20"
+    return f"{paths.id} {done}: nothing is left to do. Change its job ({change}), go back (--from STEP) or start a new run from it (--fork NAME)"
 
 
 def _with_loading(made: SubmissionPlan, how: Again) -> SubmissionPlan:

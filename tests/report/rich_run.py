@@ -156,7 +156,7 @@ class Rich:
         self.story.event("victims", ranks=[{"rank": r, "after_s": 0.2 + r / 10} for r in range(8) if r != 5])
         self.story.wait(0.2).event("round_ended", why="rank 5 ran out of GPU memory")
         self.story.event("decision", evidence="worker_failed", action="new_round",
-                         reason="Rank 5 failed; the workers start again from the last checkpoint.")  # fmt: skip
+                         reason="Rank 5 failed; the workers start again.")  # fmt: skip
         self.begin(4.0, "round")
 
     def cause(self) -> dict[str, Any]:

@@ -763,6 +763,17 @@ def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Pa
     assert resubmit.resubmit(first.paths, resubmit.Again(step=10)).job_id
 
 
+def test_what_can_be_done_with_a_script_that_has_completed(job: Make, slurm: Path, home: Path) -> None:
+    """Its arguments are `args`, and one that counts no steps has not completed "at step 0"."""
+    first = _submit(job(name="net", script="train.py"), _facts(home))
+    write_outcome(first.paths.outcome, {"state": "completed", "reason": "The work is done.", "step": 0})
+
+    with pytest.raises(
+        StateError, match=r"completed: nothing is left to do. Change its job \('args=\[--epochs, 20\]'\)"
+    ):
+        resubmit.resubmit(first.paths, resubmit.Again())
+
+
 @pytest.mark.torch
 def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Path) -> None:
     """When sbatch refuses, the run has its outcome still and the history says what happened."""

@@ -18,7 +18,7 @@ from launcher.config.document.source import (
     too_large,
     value_text,
 )
-from launcher.config.document.validation import keys_at, suggestion
+from launcher.config.document.validation import did_you_mean, keys_at, suggestion
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 from launcher.opening import open_regular
@@ -99,7 +99,10 @@ def read_document(path: Path, most: int = FILE_BYTES) -> Document:
     except UnicodeDecodeError as error:
         return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
     except OSError as error:
-        said = "file not found" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+        said = (error.strerror or str(error)).lower()
+        if isinstance(error, FileNotFoundError):
+            near = [file.name for end in ("yaml", "yml") for file in path.parent.glob(f"*.{end}")]
+            said = f"file not found{did_you_mean(path.name, near)}"
         return Document({}, problems=[Problem("", said, origin=Origin(source))])
     if not isinstance(document.data, dict):
         if document.data is not None:

@@ -198,7 +198,7 @@ TABLE: tuple[Row, ...] = (
     Row(TAKEN_AWAY, _always, A.REQUEUE, "the run goes on in another attempt"),
     Row((*_WORKER, *_NODE), lambda e, s: s.attended and not s.restarts_left, A.FAIL, "a rerun is not started again by itself"),
     Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts is used up and training got no further"),
-    Row(RESTARTED, lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
+    Row(RESTARTED, lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again"),
     Row(RESTARTED, lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"
         " the lost nodes"),
     Row(RESTARTED, lambda e, s: s.may_requeue, A.FAIL, "too many attempts in a row made no progress"),

@@ -180,6 +180,19 @@ def test_faults_of_profiles_are_said_with_their_place(project: Path) -> None:
         load("script: train.py\n", sites=[project / "nowhere.yaml"])
 
 
+def test_a_job_file_that_is_not_there_names_one_that_is(project: Path) -> None:
+    """``job.yml`` beside ``job.yaml``, and a slip of the fingers."""
+    (project / "job.yaml").write_text("script: train.py\n")
+    for name, said in (
+        ("job.yml", '; did you mean "job.yaml"?'),
+        ("jbo.yaml", '; did you mean "job.yaml"?'),
+        ("x.yaml", ""),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_job(project / name)
+        assert caught.value.problems == [f"{project / name}: file not found{said}"]
+
+
 def test_where_profiles_are_looked_for(project: Path) -> None:
     """The user's own profile comes last, the one $LAUNCHER_SITE names before it."""
     home = project / "xdg" / "launcher"
