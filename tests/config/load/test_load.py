@@ -186,7 +186,7 @@ def test_a_job_file_that_is_not_there_names_one_that_is(project: Path) -> None:
     for name, said in (
         ("job.yml", '; did you mean "job.yaml"?'),
         ("jbo.yaml", '; did you mean "job.yaml"?'),
-        ("x.yaml", ""),
+        ("resnet50.yaml", ""),
     ):
         with pytest.raises(ConfigError) as caught:
             load_job(project / name)
