@@ -49,11 +49,24 @@ def vouched() -> bool:
     return bool(click.get_current_context().meta[_TRUST][0])
 
 
-class JobCommand(TrustCommand):
-    """A verb on JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE.
+class ArgsCommand(TrustCommand):
+    """A verb whose words after ``--`` are arguments of the job's script: click would drop the ``--``."""
 
-    Words after ``--`` are arguments of the job's script: click would drop the ``--``.
-    """
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_SCRIPT_ARGS] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+def script_args() -> list[str]:
+    """Return the words after ``--``."""
+    return list(click.get_current_context().meta.get(_SCRIPT_ARGS, ()))
+
+
+class JobCommand(ArgsCommand):
+    """A verb on JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
 
     def __init__(self, *args: Any, job: str = "JOB", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,13 +78,10 @@ class JobCommand(TrustCommand):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[_SCRIPT_ARGS] = args[at + 1 :]
-            args = args[:at]
         try:
             rest = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
+            args = args[: args.index("--")] if "--" in args else args
             hint = _behind_dashes(ctx, _script_of(args), _option(error.option_name, args))
             said = f"{error.format_message()} {hint}".rstrip()
             raise click.NoSuchOption(error.option_name, said, ctx=error.ctx) from None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import TrustCommand, run_argument, vouched, wait_option
+from launcher.cli._options import ArgsCommand, run_argument, script_args, vouched, wait_option
 from launcher.errors import StateError
 from launcher.run.units import whole_number
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from launcher.submission.resubmit import Again
 
 
-@click.command(cls=TrustCommand)
+@click.command(cls=ArgsCommand)
 @run_argument
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]... [-- ARGS]...")
 @click.option(
     "--from", "from_", default="latest", metavar="latest|STEP", show_default=True, help="Checkpoint to continue from."
 )
@@ -36,12 +37,14 @@ def command(
 ) -> None:  # fmt: skip
     """Continue RUN as a new attempt of the same run.
 
-    KEY=VALUE changes its job: fewer nodes, a longer time limit, more epochs.
+    KEY=VALUE changes its job: fewer nodes, a longer time limit, more epochs. Words after -- replace the script's arguments.
     """
     from launcher.cli._submitting import print_submitted, wait_for
     from launcher.submission.resubmit import Again, fork, resubmit
     from launcher.submission.sweeps.points import single
 
+    if args := script_args():
+        overrides = (*overrides, f"args={json.dumps(args)}")
     how = Again(
         overrides=overrides, step=_step(from_), unsafe_load=unsafe_load, fresh_code=fresh_code, backend=backend,
         argv=tuple(sys.argv), trusted=vouched(),

@@ -275,7 +275,7 @@ def _nothing_left(paths: RunPaths, step: int | None) -> str:
     """Return what a user can do with a run that has completed."""
     done = f"completed at step {step}" if step else "completed"  # a script may count none
     work = (read_object(paths.spec) or {}).get("work") or {}
-    change = "'args=[--epochs, 20]'" if work.get("kind") in ("script", "module") else "params.epochs=20"
+    change = "-- --epochs 20" if work.get("kind") in ("script", "module") else "params.epochs=20"
     return f"{paths.id} {done}: nothing is left to do. Change its job ({change}), go back (--from STEP) or start a new run from it (--fork NAME)"
 
 

@@ -17,7 +17,7 @@ from squeue import squeue_line
 
 from launcher.cli import clean
 from launcher.cli.main import main
-from launcher.errors import RunDirError
+from launcher.errors import RunDirError, StateError
 from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
@@ -25,6 +25,7 @@ from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import liveness
 from launcher.submission.folder.replace_files import lock
+from launcher.submission.resubmit import Again
 
 
 @pytest.fixture
@@ -478,3 +479,18 @@ def test_a_fork_without_a_name_is_no_resubmission(
     monkeypatch.setattr("launcher.submission.resubmit.resubmit", lambda *_: pytest.fail("resubmitted"))
 
     assert main(["resubmit", paths.id, *words]) in (2, 14)
+
+
+def test_words_behind_dashes_are_a_resubmissions_arguments(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in submit; each is text, whatever YAML would take it for."""
+    paths, heard = _run(runs, "net-1121-0842-k7f"), list[Again]()
+
+    def take(_: RunPaths, how: Again) -> None:
+        heard.append(how)
+        raise StateError("enough")
+
+    monkeypatch.setattr("launcher.submission.resubmit.resubmit", take)
+    main(["resubmit", paths.id, "resources.nodes=2", "--", "--lr", "1e-3", "on", "--fork"])
+    main(["resubmit", paths.id])
+
+    assert [how.overrides for how in heard] == [("resources.nodes=2", 'args=["--lr", "1e-3", "on", "--fork"]'), ()]

@@ -768,9 +768,7 @@ def test_what_can_be_done_with_a_script_that_has_completed(job: Make, slurm: Pat
     first = _submit(job(name="net", script="train.py"), _facts(home))
     write_outcome(first.paths.outcome, {"state": "completed", "reason": "The work is done.", "step": 0})
 
-    with pytest.raises(
-        StateError, match=r"completed: nothing is left to do. Change its job \('args=\[--epochs, 20\]'\)"
-    ):
+    with pytest.raises(StateError, match=r"completed: nothing is left to do. Change its job \(-- --epochs 20\)"):
         resubmit.resubmit(first.paths, resubmit.Again())
 
 
