@@ -41,9 +41,11 @@ class Trouble:
 
 
 def troubles(h: History, s: RunSummary, now: float) -> list[Trouble]:
-    """Everything that is wrong with an active run now; [] for one that has ended."""
+    """Everything that is wrong with an active run now; of one that has ended before its time, what another attempt would go on with."""
     if s.state == "pending":
         return list(_pending(h, s))
+    if s.state in ("cancelled", "failed"):
+        return list(_left_not_finite(h, s))
     return list(_running(h, s, now)) if s.state == "running" else []
 
 
@@ -123,11 +125,7 @@ def _missing(s: RunSummary) -> str:
 
 def _not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
     """Metrics that are not finite in the newest round, those that still are first."""
-    newest: dict[str, ev.NotFinite] = {}
-    for e in h.of(ev.NotFinite):
-        if (e.attempt, e.round) == (s.attempt, s.round) and e.metric is not None:
-            newest[e.metric] = e
-    for e in sorted(newest.values(), key=lambda e: e.until is not None):
+    for e in sorted(_of_newest_round(h, s), key=lambda e: e.until is not None):
         who = _whose(e, s)
         if e.until is not None:
             past = f"was {e.value} at step {formats.count(e.step)}, and finite again at step {formats.count(e.until)}"
@@ -137,7 +135,29 @@ def _not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
         sentence = (
             f"The metric {e.metric} of {who} has been {e.value} since step {formats.count(e.step)}; training goes on."
         )
-        yield Trouble("not_finite", sentence, _go_back(h, s, e.step))
+        good = _before(h, e.step)
+        back = f"launcher cancel {s.run} ends it; there is no checkpoint from before step {formats.count(e.step)}"
+        if good is not None:
+            back = f"launcher cancel {s.run}, then: launcher resubmit {s.run} --code --from {good}"
+        yield Trouble("not_finite", sentence, back)
+
+
+def _left_not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
+    """Metrics that were not finite when the run ended: its newest checkpoints hold that."""
+    for e in _of_newest_round(h, s):
+        if e.until is None:
+            good, step = _before(h, e.step), formats.count(e.step)
+            again = f"launcher resubmit {s.run} --code --from {good}"
+            if good is None:
+                again = f"submit the job anew: there is no checkpoint from before step {step}"
+            sentence = f"The metric {e.metric} of {_whose(e, s)} was {e.value} from step {step} on."
+            yield Trouble("not_finite", sentence, again)
+
+
+def _of_newest_round(h: History, s: RunSummary) -> list[ev.NotFinite]:
+    """What was told last of each metric that was not finite there."""
+    told = [e for e in h.of(ev.NotFinite) if (e.attempt, e.round) == (s.attempt, s.round)]
+    return list({e.metric: e for e in told if e.metric is not None}.values())
 
 
 def _whose(e: ev.NotFinite, s: RunSummary) -> str:
@@ -149,12 +169,9 @@ def _whose(e: ev.NotFinite, s: RunSummary) -> str:
     return f"{named_ranks(r.rank for r in ranks if r.rank is not None)} ({short_list(list(hosts))})"
 
 
-def _go_back(h: History, s: RunSummary, step: int | None) -> str:
-    """How to continue from before it."""
-    good = [saved for saved in h.checkpoints if saved < (step or 0)]
-    if not good:
-        return f"launcher cancel {s.run} ends it; there is no checkpoint from before step {formats.count(step)}"
-    return f"launcher cancel {s.run}, then: launcher resubmit {s.run} --code --from {max(good)}"
+def _before(h: History, step: int | None) -> int | None:
+    """The newest checkpoint from before that step."""
+    return max((saved for saved in h.checkpoints if saved < (step or 0)), default=None)
 
 
 def _ended(s: RunSummary, now: float) -> Iterator[Trouble]:

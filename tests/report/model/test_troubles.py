@@ -131,6 +131,25 @@ def test_a_loss_that_is_nan_is_told_with_its_rank_and_step(tmp_path: Path) -> No
     assert found.next.endswith("--code --from 10")
 
 
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+def test_a_run_that_ended_with_a_nan_is_not_continued_with_it(tmp_path: Path, state: str) -> None:
+    """Its newest checkpoints hold it: `why` sends the user to the one before, unless the metric was finite again."""
+    broken = nan(on_disk(training(tmp_path / "run"), 5, 10, 30), 1).outcome(state, "The run was cancelled.")
+    (found,) = now(broken)
+    h = broken.history()
+    said = "\n".join(explain(h, summarise_history(h, None, broken.t), broken.t).lines())
+
+    assert found.sentence == "The metric loss of rank 1 (node1) was nan from step 20 on."
+    assert found.next == "launcher resubmit resnet50-1121-0842-k7f --code --from 10"
+    assert found.sentence in said
+    assert said.count("launcher resubmit") == 1
+
+    (found,) = now(nan(training(tmp_path / "without"), 1).outcome(state))
+    assert found.next == "submit the job anew: there is no checkpoint from before step 20"
+    assert now(nan(nan(training(tmp_path / "well"), 1), 1, until=21).outcome(state)) == []
+    assert now(nan(training(tmp_path / "done"), 1).outcome("completed")) == []
+
+
 def test_a_checkpoint_that_was_deleted_is_not_recommended(tmp_path: Path) -> None:
     """Only the last few are kept: when all from before the NaN are gone, the advice says so."""
     broken = on_disk(training(tmp_path).event("saved", step=10, path="x").event("saved", step=30, path="x"), 30)
