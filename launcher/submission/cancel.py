@@ -65,7 +65,8 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
 def _told_to_save(paths: RunPaths) -> str:
     """Return what a run does that is told to save and stop: scripts that count no steps with the launcher save by themselves, or not."""
     state = read_state(paths.state)
-    ranks = [rank for rank in state.get("ranks") or () if isinstance(rank, dict)]
+    told = state.get("ranks")
+    ranks = [rank for rank in told if isinstance(rank, dict)] if isinstance(told, list) else []
     if ranks and not state.get("step") and all(rank.get("phase") == "script" for rank in ranks):
         return "gets SIGTERM and will then stop; what its script does not save itself is lost"
     return "is saving and will then stop"

@@ -148,7 +148,7 @@ def test_a_running_run_is_asked_to_save(site: Site, end: End, capsys: pytest.Cap
         ({"step": 0, "ranks": [{"rank": 0, "phase": "script"}, {"rank": 1, "phase": "script"}]}, False),
         ({"step": 8, "ranks": [{"rank": 0, "phase": "script"}]}, True),
         ({"step": 0, "ranks": [{"rank": 0, "phase": "script"}, {"rank": 1, "phase": "train"}]}, True),
-        ({"step": 0, "ranks": "damaged"}, True),
+        ({"step": 0, "ranks": 7}, True),
         ({}, True),
     ],
 )

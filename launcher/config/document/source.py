@@ -194,10 +194,9 @@ class _Dumper(yaml.SafeDumper):
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = '"' if any(c in "\x85\u2028\u2029\ufeff" for c in text) else None
     resolvers = _Loader.yaml_implicit_resolvers.get(text[:1], [])
+    # 3e5 and 0:30:00 are text to PyYAML's own reader, which decides over quotes here, and not to others.
     if style is None and (_ambiguous(text, strict=True) or any(pattern.match(text) for _, pattern in resolvers)):
-        style = (
-            "'"  # 3e5 and 0:30:00 are text to PyYAML's own reader, which decides over quotes here, and not to others
-        )
+        style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -75,7 +75,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         *[("error", line) for line in [*explained.errors, *root.threads]],
         *[("log", line) for line in explained.log],
         ("victims", _victims(root)),
-        ("did", _did(root, h, s)),
+        ("did", "; ".join(filter(None, [_did(root, h, s), _resubmitted(root, h, now)]))),
         ("damaged", _damaged(h, root.event)),
         ("safe", _safe(h, s)),
         *[("now", trouble.sentence) for trouble in wrong],
@@ -180,6 +180,14 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
     restarts = _restarts(h, decision)
     before = f"{plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
     return f"{before}: {reason}" if reason not in ("", "stopped") else before
+
+
+def _resubmitted(root: Root, h: History, now: float) -> str:
+    """When somebody submitted the run again after it had ended by this cause, if they did."""
+    later = [
+        e for e in h.of(ev.RunSubmitted) if e.by == "resubmit" and root.event is not None and h.after(e, root.event)
+    ]
+    return f"resubmitted at {formats.time_of_day(later[0].t, now)}" if later else ""
 
 
 def _restarts(h: History, decision: ev.Decided) -> int:

@@ -48,9 +48,8 @@ def run_script(place: WorkerPlace) -> int:
         return _failed(channel, error)
     try:
         code = _guarded(channel, program)
-    except (
-        BaseException
-    ) as error:  # a signal handler's while another was told: torch's raises whenever a loader worker dies
+    except BaseException as error:
+        # A signal handler's, while another was told: torch's raises whenever a loader worker dies.
         code = _failed(channel, error) or 1  # a handler that ends the script has not made it succeed
     if os.getpid() != rank_pid:
         return code  # a child that the script forked has come to its end here

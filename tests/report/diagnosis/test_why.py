@@ -513,6 +513,20 @@ def test_what_ended_an_earlier_submission_does_not_explain_this_one(tmp_path: Pa
     assert not [row for row in found.rows if row[0] == "did"]
 
 
+def test_a_run_that_was_submitted_again_says_so(tmp_path: Path) -> None:
+    """That cancelled runs never come back by themselves would alone contradict a run that goes on."""
+    story = training(tmp_path).event("signal", host="node1", name="TERM", meaning="terminated")
+    gives_up(story, "terminated", "cancelled runs never come back by themselves", state="cancelled")
+    before = dict(why(story).rows)["did"]
+    story.paths.outcome.unlink()
+    story.wait(60).submitted(by="resubmit").begins().round_starts().state(step=130)
+    found = why(story)
+
+    assert before == "stopped: cancelled runs never come back by themselves"
+    assert found.state == "running"
+    assert dict(found.rows)["did"].startswith(f"{before}; resubmitted at ")
+
+
 def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
     """No row calls a rank a victim; what the launcher did is told whole, whatever the script's last line holds."""
     cause = {"kind": "exit", "exit_code": 2, "last_lines": USAGE, "text": "all 4 ranks exited with code 2: no; never"}
