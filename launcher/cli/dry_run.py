@@ -37,8 +37,8 @@ def command(words: tuple[str, ...], steps: int, seed: int | None, slurm: bool, k
     profile's debug_partition or the job's partition. The launcher releases new ones at the end.
 
     Exit code 10: the job cannot resume exactly (the error names the part of its state that differs), or no resume can be
-    tested (checkpoint.enabled: false, or fewer than three steps). A script that reports no steps is not tested; a note
-    says so, and the exit code is 0.
+    tested (checkpoint.enabled: false, nothing was saved, or fewer than three steps). A script that reports no steps runs for
+    up to a minute and is not tested; a note says so, and the exit code is 0.
     """
     from launcher.cli._output import print_json
     from launcher.run.rehearsals import note_rehearsal

@@ -157,7 +157,7 @@ def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
     if name not in CRASHES:
         look = _FROM_OUTSIDE.get(name or "", "find out who sent it")
         hint = f"the launcher did not send this signal: {look}, then: launcher resubmit {{run}}"
-        return Explanation(sentence, hint, errors=last_words(root, 1))
+        return Explanation(sentence, hint, log=last_words(root, 1))
     errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
     words = last_words(root) if not errors and root.trace is None else []
     return Explanation(sentence, _CORRECT, errors=errors, log=words)
