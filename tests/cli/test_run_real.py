@@ -574,7 +574,7 @@ def upload(path):
 run = launcher.attach()
 model = torch.nn.Linear(1, 1)
 run.register(model=model)
-batches = iter(DataLoader(Data(), batch_size=1, num_workers=2))
+batches = iter(DataLoader(Data(), batch_size=1, num_workers=2, multiprocessing_context="fork"))
 for step in run.steps(2):
     next(batches)
 multiprocessing.get_context("fork").Process(target=upload, args=(sys.argv[1],)).start()

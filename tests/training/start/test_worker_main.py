@@ -50,7 +50,9 @@ def test_a_signal_handler_that_raises_before_the_report_is_reported(tmp_path: Pa
         "RuntimeError",
         "a loader's worker was killed",
     )
-    assert word["caused_by"] == ["ZeroDivisionError: integer division or modulo by zero (train.py:14)"]
+    (cause,) = word["caused_by"]
+    assert cause.startswith("ZeroDivisionError: ")  # in the words of this Python
+    assert cause.endswith(" (train.py:14)")
 
 
 UNDESCRIBED = """
