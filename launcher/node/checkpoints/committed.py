@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -174,20 +174,19 @@ def collect_garbage(
     keep_last: int,
     keep_every_steps: int | None,
     good: int,
-    bad_since: int | None = None,
+    before: Iterable[int] = (),
 ) -> None:
     """Take away all but the last ``keep_last`` checkpoints up to ``good`` and the multiples of ``keep_every_steps``.
 
-    ``good`` is the step just committed. ``bad_since``: the step from which on a metric is not finite; the last checkpoint before it
-    is the one to go back to, and stays. Does nothing when this claim is stale. Raises OSError when that is not known.
+    ``good`` is the step just committed. ``before``: steps from which on a metric is not finite; the last checkpoint before each is one
+    to go back to, and stays. Does nothing when this claim is stale. Raises OSError when that is not known.
     """
     # What lies beyond was damaged when the run went back, or is a commit that has overtaken this one.
     steps = [step for step in committed_steps(paths) if step <= good]
     keep = set(steps[-max(2, keep_last) :])
     if keep_every_steps:
         keep |= {s for s in steps if s % keep_every_steps == 0}
-    if bad_since is not None:
-        keep |= {max((s for s in steps if s < bad_since), default=good)}
+    keep |= {max((s for s in steps if s < bad), default=good) for bad in before}
     if good not in steps or not claims.is_current(paths, claim):
         return
     for step in steps:

@@ -45,6 +45,7 @@ from launcher.run import clock, event_lines
 from launcher.run.causes import MEANINGS
 from launcher.run.events import Event, Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
+from launcher.run.not_finite_since import not_finite_since
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested, keep_room, read_request, read_state
@@ -151,9 +152,8 @@ class Leader:
         budgets = Budgets().feed_all(told)
         history = HistoryWriter(paths, claim, threaded=self.blocking is asyncio.to_thread, heard=budgets.feed)
         changed = asyncio.Event()
-        saver = Saver(
-            spec.checkpoint, paths, history, blocking=self.blocking, wake=changed.set, bad_since=past.bad_since(told)
-        )
+        bad_since = min(not_finite_since(told).values(), default=None)
+        saver = Saver(spec.checkpoint, paths, history, blocking=self.blocking, wake=changed.set, bad_since=bad_since)
         board = Board(
             spec, paths, claim, allocation, history, Nodes(self.node_names), saver, budgets, self.blocking, self.timing,
             changed, self.host, past.began(told, claim) or clock.now(),

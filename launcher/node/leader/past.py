@@ -19,7 +19,6 @@ from launcher.run.events import (
     JobNamed,
     LeaderRevived,
     NodeLost,
-    NotFinite,
     PreflightDone,
     ReplacementAsked,
     Requeued,
@@ -57,20 +56,6 @@ def began(past: list[Event], claim: Claim) -> float | None:
     """Return when the attempt began that this leader goes on in; None when it begins one."""
     last = last_of(past, AttemptStarted)
     return last.t if claim.leader and last is not None and last.attempt == claim.attempt else None
-
-
-def bad_since(past: list[Event]) -> int | None:
-    """Return the step from which on a metric has not been finite, unless the run has gone back to before it."""
-    bad: dict[str, int] = {}
-    for event in past:
-        match event:
-            case NotFinite(metric=str(metric), step=int(step)) if event.until is None:
-                bad.setdefault(metric, step)
-            case NotFinite(metric=str(metric)):
-                bad.pop(metric, None)
-            case RoundStarted(resume_step=resumed):
-                bad = {metric: step for metric, step in bad.items() if resumed is not None and resumed >= step}
-    return min(bad.values(), default=None)
 
 
 def leader_host(past: list[Event], claim: Claim) -> str | None:

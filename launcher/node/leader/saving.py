@@ -70,7 +70,7 @@ class Saver:
     failed_steps: set[int] = field(default_factory=set)
     """Steps of which a part could not be written, or that could not be committed."""
     bad_since: int | None = None
-    """The step from which on a metric is not finite."""
+    """The step from which on a metric is not finite: the first, where several rounds have told of it."""
     proof: Proof | None = None
     """Of the checkpoint that the round resumed from, where that is large."""
     _saves: dict[int, Save] = field(default_factory=dict)
@@ -364,7 +364,7 @@ class Saver:
                     keep_last=keep.keep_last,
                     keep_every_steps=keep.keep_every_steps,
                     good=good,
-                    bad_since=self.bad_since,
+                    before=[step for step in (self.bad_since, self.round.bad_metrics.since) if step is not None],
                 )
             )
         trash.empty_in_thread(self.paths)

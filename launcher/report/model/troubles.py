@@ -12,6 +12,7 @@ from launcher.report.model.kept_off import job_option, kept_off
 from launcher.report.model.pending import PendingReason, pending_reason
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
+from launcher.run.not_finite_since import not_finite_since
 from launcher.run.units import all_ranks, named_ranks, short_list
 
 SLOW_RANK = 1.5
@@ -135,7 +136,7 @@ def _not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
         sentence = (
             f"The metric {e.metric} of {who} has been {e.value} since step {formats.count(e.step)}; training goes on."
         )
-        good = _before(h, e.step)
+        good = _before(h, e)
         back = f"launcher cancel {s.run} ends it; there is no checkpoint from before step {formats.count(e.step)}"
         if good is not None:
             back = f"launcher cancel {s.run}, then: launcher resubmit {s.run} --code --from {good}"
@@ -146,7 +147,7 @@ def _left_not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
     """Metrics that were not finite when the run ended: its newest checkpoints hold that."""
     for e in _of_newest_round(h, s):
         if e.until is None:
-            good, step = _before(h, e.step), formats.count(e.step)
+            good, step = _before(h, e), formats.count(e.step)
             again = f"launcher resubmit {s.run} --code --from {good}"
             if good is None:
                 again = f"submit the job anew: there is no checkpoint from before step {step}"
@@ -169,9 +170,10 @@ def _whose(e: ev.NotFinite, s: RunSummary) -> str:
     return f"{named_ranks(r.rank for r in ranks if r.rank is not None)} ({short_list(list(hosts))})"
 
 
-def _before(h: History, step: int | None) -> int | None:
-    """The newest checkpoint from before that step."""
-    return max((saved for saved in h.checkpoints if saved < (step or 0)), default=None)
+def _before(h: History, e: ev.NotFinite) -> int | None:
+    """The newest checkpoint from before the metric was not finite, in this round or in one that it went on from."""
+    bad = not_finite_since(h.events).get(e.metric or "", e.step or 0)
+    return max((saved for saved in h.checkpoints if saved < bad), default=None)
 
 
 def _ended(s: RunSummary, now: float) -> Iterator[Trouble]:

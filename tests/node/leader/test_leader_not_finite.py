@@ -73,6 +73,19 @@ def test_the_last_checkpoint_before_a_nan_stays(world, virtual, until, end, left
     assert committed.committed_steps(w.paths) == left
 
 
+def test_a_nan_of_a_later_round_keeps_its_own_checkpoint_too(world, virtual):
+    """The first one was never told as past, as its round ended: it may have been, and then the second has another last good checkpoint."""
+    w = world(nodes=1, checkpoint={"interval_steps": 10, "keep_last": 2})
+    w.total_steps, w.step_s = 110, 0.5
+    w.hooks[35] = [lambda worker: worker.say("not_finite", step=35, metric="loss", value="nan")]
+    w.hooks[65] = [lambda worker: w.hooks.pop(65) and worker.die(9)]
+    w.hooks[75] = [lambda worker: worker.say("not_finite", step=75, metric="loss", value="nan")]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["resume_step"] for e in w.events("round_started")[1:]] == [60]
+    assert committed.committed_steps(w.paths) == [30, 70, 100, 110]
+
+
 def test_a_run_that_goes_back_to_before_a_nan_has_none(world, virtual):
     """What was bad lies beyond: the checkpoints that it makes anew are pruned as ever."""
     w = world(nodes=1, checkpoint={"interval_steps": 10, "keep_last": 2})

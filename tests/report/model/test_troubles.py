@@ -150,6 +150,17 @@ def test_a_run_that_ended_with_a_nan_is_not_continued_with_it(tmp_path: Path, st
     assert now(nan(training(tmp_path / "done"), 1).outcome("completed")) == []
 
 
+def test_a_nan_that_a_round_went_on_from_is_older_than_it(tmp_path: Path) -> None:
+    """A rank died after it, and the next round, from step 30, tells of its own first step: the checkpoint of 30 holds the NaN."""
+    broken = nan(on_disk(training(tmp_path), 5, 10, 30), 1).wait(5)
+    broken.round_starts(round=1, resume_step=30)
+    broken.event("not_finite", round=1, step=31, metric="loss", value="nan", ranks=[{"rank": 1, "host": "node1"}])
+    (found,) = now(broken.state(step=120, round=1))
+
+    assert "since step 31" in found.sentence
+    assert found.next.endswith("--code --from 10")
+
+
 def test_a_checkpoint_that_was_deleted_is_not_recommended(tmp_path: Path) -> None:
     """Only the last few are kept: when all from before the NaN are gone, the advice says so."""
     broken = on_disk(training(tmp_path).event("saved", step=10, path="x").event("saved", step=30, path="x"), 30)

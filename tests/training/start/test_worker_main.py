@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crew import Crew
@@ -39,12 +40,8 @@ if __name__ == "__main__":
 )
 def test_a_signal_handler_that_raises_before_the_report_is_reported(tmp_path: Path, kind: str, target: str) -> None:
     """As torch's for SIGCHLD, which raises when a loader's worker dies, while the broken pipe to it is being raised."""
-    script(tmp_path, STRUCK)
-    with Crew(spec_of(tmp_path, target, kind=kind), 1) as crew:
-        word = crew.finish().get(0)
+    word = last_word(tmp_path, STRUCK, target, kind)
 
-        assert crew.exit_codes() == {0: 1}
-        assert word is not None, crew.logs()
     assert (word["type"], word["exception"], word["message"]) == (
         "failed",
         "RuntimeError",
@@ -75,15 +72,22 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("kind", "target"), [("script", "train.py"), ("function", "train:main")])
-def test_an_exception_that_cannot_be_described_is_named(tmp_path: Path, kind: str, target: str) -> None:
-    """An attribute of it raises whenever it is looked at: the last handler tells its type."""
-    script(tmp_path, UNDESCRIBED)
+def last_word(tmp_path: Path, text: str, target: str, kind: str, code: int = 1) -> dict[str, Any]:
+    """What a rank said last that ends with ``code``."""
+    script(tmp_path, text)
     with Crew(spec_of(tmp_path, target, kind=kind), 1) as crew:
         word = crew.finish().get(0)
 
-        assert crew.exit_codes() == {0: 1}
+        assert crew.exit_codes() == {0: code}
         assert word is not None, crew.logs()
+    return word
+
+
+@pytest.mark.parametrize(("kind", "target"), [("script", "train.py"), ("function", "train:main")])
+def test_an_exception_that_cannot_be_described_is_named(tmp_path: Path, kind: str, target: str) -> None:
+    """An attribute of it raises whenever it is looked at: the last handler tells its type."""
+    word = last_word(tmp_path, UNDESCRIBED, target, kind)
+
     assert (word["type"], word["exception"]) == ("failed", "Odd")
 
 
@@ -115,12 +119,9 @@ def test_an_odd_exception_is_told_as_any_other(tmp_path: Path, odd: str) -> None
     assert (word["type"], word["exception"], word["frames"] != []) == ("failed", name, True)
 
 
-@pytest.mark.parametrize(("kind", "target"), [("function", "train:main"), ("task", "train:Task")])
-def test_a_handler_that_exits_before_the_report_is_told(tmp_path: Path, kind: str, target: str) -> None:
-    """``sys.exit(0)`` in a handler has not made a task or a function succeed."""
-    script(tmp_path, STRUCK.replace('raise RuntimeError("a loader\'s worker was killed")', "raise SystemExit(0)"))
-    with Crew(spec_of(tmp_path, target, kind=kind), 1) as crew:
-        word = crew.finish().get(0)
+@pytest.mark.parametrize(("kind", "target", "code"), [("function", "train:main", 0), ("task", "train:Task", 1)])
+def test_a_handler_that_exits_before_the_report_is_told(tmp_path: Path, kind: str, target: str, code: int) -> None:
+    """``sys.exit(0)`` in a handler has not made a task or a function succeed: whatever its code is, it has failed."""
+    text = STRUCK.replace('raise RuntimeError("a loader\'s worker was killed")', "raise SystemExit(0)")
 
-        assert word is not None, crew.logs()
-        assert word["type"] == "failed"
+    assert last_word(tmp_path, text, target, kind, code)["type"] == "failed"
