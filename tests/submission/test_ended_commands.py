@@ -20,14 +20,15 @@ ENDED = """
 import os, signal, sys
 from launcher.cli.main import main
 from launcher.submission.folder import snapshot
-snapshot.copy_launcher = lambda target: os.kill(os.getpid(), int(sys.argv[1]))
-sys.exit(main(sys.argv[2:]))
+real = getattr(snapshot, sys.argv[2])
+setattr(snapshot, sys.argv[2], lambda *given: (sys.argv[2] == "_carry" and real(*given), os.kill(os.getpid(), int(sys.argv[1]))))
+sys.exit(main(sys.argv[3:]))
 """
 
 
-def _ended(home: Path, number: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command that gets a signal when it has copied the code, and before it copies the launcher."""
-    line = [sys.executable, "-c", ENDED, str(int(number)), *words]
+def _ended(home: Path, number: int, *words: str, at: str = "copy_launcher") -> subprocess.CompletedProcess[str]:
+    """A command that gets a signal when it has copied the code, and before it copies the launcher; or when it has carried over a file."""
+    line = [sys.executable, "-c", ENDED, str(int(number)), at, *words]
     return subprocess.run(line, cwd=home, capture_output=True, text=True, check=False)
 
 
@@ -56,12 +57,16 @@ def test_a_submission_that_is_ended_leaves_nothing(code: Path, home: Path, numbe
     assert list((home / "runs").iterdir()) == []
 
 
+@pytest.mark.parametrize("at", ["copy_launcher", "_carry"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_resubmission_that_is_ended_leaves_the_old_code(code: Path, home: Path, slurm: Path, number: int) -> None:
+def test_a_resubmission_that_is_ended_leaves_the_old_code(
+    code: Path, home: Path, slurm: Path, number: int, at: str
+) -> None:
     """The next one runs it; after SIGKILL, which leaves a half of each, it puts the old code back first."""
     paths = _submitted(home)
     code.write_text("print('edited since')\n")
-    done = _ended(home, number, "resubmit", paths.id, "--code")
+    (paths.code / "last.pt").write_text("the run's")
+    done = _ended(home, number, "resubmit", paths.id, "--code", at=at)
     assert done.returncode == -number, done.stderr
     if number != signal.SIGKILL:
         assert (read_outcome(paths.outcome) or {})["reason"] == "it broke"
@@ -71,6 +76,7 @@ def test_a_resubmission_that_is_ended_leaves_the_old_code(code: Path, home: Path
     subprocess.run(again, cwd=home, check=True, capture_output=True)
 
     assert (paths.code / "train.py").read_text() == "print(1)\n"
+    assert (paths.code / "last.pt").read_text() == "the run's"
     assert (paths.lib / "launcher" / "__init__.py").exists()
     assert list(paths.root.glob(".before.*")) == []
 
