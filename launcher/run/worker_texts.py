@@ -49,7 +49,7 @@ UNRESTORED = (
 )
 """The warning of a resumed loop that restored nothing."""
 UNSAVED = (
-    "no checkpoint of this run will be made: give run.register() what training changes, or fill run.save_dir() when run.should_save() "
-    "says so; files that the script saves itself belong in checkpoint.watch (docs/scripts.md)"
+    "no checkpoint of this run will be made: register() what training changes, or fill save_dir() when should_save() says so; "
+    "files that the script saves itself belong in checkpoint.watch (docs/scripts.md)"
 )
 """The warning of a loop whose steps are counted and whose state nobody saves."""

@@ -72,7 +72,7 @@ def test_any_answer_about_jobs_is_read(text: str) -> None:
 
 
 @FAST
-@given(texts=st.tuples(*[TEXTS | ROWS | CHANGED] * 5))
+@given(texts=st.tuples(*[TEXTS | ROWS | CHANGED] * 7))
 @example(
     texts=(
         "KillWait=²\nMaxArraySize=" + LONG,
@@ -80,6 +80,8 @@ def test_any_answer_about_jobs_is_read(text: str) -> None:
         f"a|up|²|idle|{LONG}|{LONG}|gpu:{LONG}",
         "q|1|x|y",
         f"DBD Agent queue size: {LONG}",
+        f"lab|{LONG}|{LONG}",
+        "",
     )
 )
 @example(
@@ -89,10 +91,12 @@ def test_any_answer_about_jobs_is_read(text: str) -> None:
         f"a|up|{LONG}|idle|1|1|gpu:a:²",
         f"q|{LONG}|x|y",
         "DBD Agent queue size: ²",
+        f"lab|{LONG}|²",
+        "normal|-1|x|y",
     )
 )
-@example(texts=("", "PartitionName=a\nTotalNodes=5", "a|up|٣|idle|1+|1|gpu", "", ""))
-def test_any_configuration_is_a_site(texts: tuple[str, str, str, str, str]) -> None:
+@example(texts=("", "PartitionName=a\nTotalNodes=5", "a|up|٣|idle|1+|1|gpu", "", "", "lab||1", ""))
+def test_any_configuration_is_a_site(texts: tuple[str, str, str, str, str, str, str]) -> None:
     """scontrol, sinfo, sacctmgr and sdiag: what is no number is a default, and the site has a policy."""
     site = parse_site(SiteTexts(*texts))
 
