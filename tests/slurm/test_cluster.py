@@ -58,7 +58,7 @@ def test_jobs_run_on_four_hosts_that_know_each_other_by_name(cluster: Cluster) -
 def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
     """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
     job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
-    cluster.wait(lambda: len(sleepers(cluster, 600)) == 1, "the job's process")
+    cluster.wait_job(job, "RUNNING")
     before = first_of(cluster.daemon("slurmctld"))
     before.update(*(first_of(cluster.daemon("slurmd", host)) for host in cluster.hosts))
 

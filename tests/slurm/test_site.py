@@ -242,6 +242,7 @@ def test_limits_of_jobs_are_those_that_slurm_enforces(cluster: Cluster, monkeypa
     finally:
         change("user", "where", "name=root", "set", "MaxSubmitJobs=-1")
         change("qos", "normal", "set", "MaxJobsPerUser=-1")
+        cluster.cancel_all()
 
 
 def test_messages_that_wait_for_slurmdbd_are_counted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
