@@ -98,6 +98,8 @@ class RunSummary:
     """Saves that have failed since the newest checkpoint, in this attempt."""
     save_error: str = ""
     """Why the latest of them failed."""
+    warnings: list[str] = field(default_factory=list)
+    """What the launcher has warned of in this attempt, each sentence once, the first ones first."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each metric; what is not finite is "nan", "inf" or "-inf"."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
@@ -254,6 +256,7 @@ def _progress(h: History, picture: dict[str, Any]) -> dict[str, Any]:
         "saved_path": ((saved and saved.path) or "").removeprefix(f"{h.paths.root}/"),
         "save_failures": len(failed),
         "save_error": f"{failed[0].errno_name or ''} {failed[0].error or ''}".strip() if failed else "",
+        "warnings": list(dict.fromkeys(e.text for e in h.of(ev.Warned) if e.text and e.attempt == h.attempt)),
         "metrics": as_dict(outcome.get("metrics")) or as_dict(picture.get("metrics")),
         "ranks": ranks,
         "restarts": sum(1 for e in h.of(ev.RoundStarted) if e.round),

@@ -35,6 +35,18 @@ def test_a_training_run_tells_step_speed_and_ranks(tmp_path: Path) -> None:
     assert not s.silent
 
 
+def test_what_this_attempt_was_warned_of_stays_in_sight(tmp_path: Path) -> None:
+    """Each sentence once, whichever ranks said it; those of an earlier attempt are past."""
+    story = training(tmp_path).event("warning", text="of the first attempt").begins()
+    for text, rank in (("no checkpoint", 0), ("no checkpoint", 1), ("a key\x1b[2J", None)):
+        story.event("warning", text=text, rank=rank)
+    s = summarise(story.paths, None, story.t + 1)
+
+    assert s.warnings == ["no checkpoint", "a key\x1b[2J"]
+    (row,) = [line for line in lines(s, story.t, wrong=[]) if "warned" in line]
+    assert row.split(maxsplit=1) == ["warned", "no checkpoint; a key [2J"]
+
+
 def test_lockstep_blames_nobody_but_the_slow(tmp_path: Path) -> None:
     """Equal step times with jitter name no rank; a rank's own time, without waiting for others, names the one that lags."""
 
