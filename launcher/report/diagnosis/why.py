@@ -79,7 +79,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         ("damaged", _damaged(h, root.event)),
         ("safe", _safe(h, s)),
         *[("now", trouble.sentence) for trouble in wrong],
-        ("next", wrong[0].next if wrong else _next(explained, s)),
+        ("next", wrong[0].next if wrong else _next(explained, h, s)),
     ]
     sentence = explained.sentence
     if s.state == "completed":
@@ -257,10 +257,12 @@ def _safe(h: History, s: RunSummary) -> str:
     return "" if h.last(ev.FirstStep) is None else "nothing was saved"
 
 
-def _next(explained: Explanation, s: RunSummary) -> str:
+def _next(explained: Explanation, h: History, s: RunSummary) -> str:
     if s.active or s.state == "completed" or not explained.next:
         return ""
     then = explained.next
+    if h.last(ev.Saved) is None:  # nothing to continue from
+        then = then.replace("continues it", "runs it again")
     if s.hold not in (None, s.run):
         then = re.sub(r"launcher resubmit \{run\}(?: --code)?$", "launcher rerun {run}", then)
     return then.replace("{run}", s.run)

@@ -212,6 +212,8 @@ def advice_in_words(a: Advice) -> str:
 
 
 def _lead(history: History, saved: list[ev.Saved]) -> float | None:
+    if not saved:
+        return None  # nothing is saved: a stop needs no warning
     stops: list[float] = []
     asked: float | None = None
     for e in history.of(ev.StopRequested, ev.Stopped):

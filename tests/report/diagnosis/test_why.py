@@ -527,6 +527,15 @@ def test_a_run_that_was_submitted_again_says_so(tmp_path: Path) -> None:
     assert dict(found.rows)["did"].startswith(f"{before}; resubmitted at ")
 
 
+@pytest.mark.parametrize(("saves", "words"), [(True, "continues it"), (False, "runs it again")])
+def test_only_a_run_that_saved_something_is_said_to_be_continued(tmp_path: Path, saves: bool, words: str) -> None:
+    """Without a checkpoint another attempt begins anew."""
+    story = training(tmp_path) if saves else Story(tmp_path).submitted().begins().round_starts()
+    said = why(gives_up(story.event("stop_requested", cause="user"), "user", state="cancelled"))
+
+    assert dict(said.rows)["next"] == f"launcher resubmit {said.run} {words}"
+
+
 def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
     """No row calls a rank a victim; what the launcher did is told whole, whatever the script's last line holds."""
     cause = {"kind": "exit", "exit_code": 2, "last_lines": USAGE, "text": "all 4 ranks exited with code 2: no; never"}

@@ -376,3 +376,12 @@ def test_advice_comes_from_what_was_measured(tmp_path: Path) -> None:
     assert advice.mttf_s == pytest.approx(1012, abs=2)
     assert advice.interval_s == pytest.approx(young_daly_s(0.5, 1012), rel=0.01)
     assert advice.lead_s == 24
+
+
+def test_who_saves_nothing_needs_no_warning(tmp_path: Path) -> None:
+    """How long a stop took is no advice where nothing was saved in it."""
+    story = Story(tmp_path).submitted().begins().round_starts().event("first_step", step=0)
+    story.event("stop_requested", cause="user").wait(5).event("stopped", step=0, lost_steps=None)
+    history = story.history()
+
+    assert advise(history, ledger(history, story.t)).lead_s is None
