@@ -53,3 +53,8 @@ UNSAVED = (
     "files that the script saves itself belong in checkpoint.watch (docs/scripts.md)"
 )
 """The warning of a loop whose steps are counted and whose state nobody saves."""
+UNREAD = (
+    "the steps go on from a checkpoint that this script has not asked for: what is trained began anew, unless it was loaded another way; "
+    "load run.resume_path before the loop (docs/scripts.md)"
+)
+"""The warning of a script that saves a folder and does not read it."""

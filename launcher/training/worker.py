@@ -59,12 +59,16 @@ class Worker:
         """Whether this is rank 0, the one that prints and writes."""
         self.device = session.device
         """Where this worker's tensors belong."""
-        self.resume_path = place.resume_path
-        """The checkpoint this worker was started from; None from scratch."""
         self.run_dir = place.paths.root if place.paths else None
         """The run's directory; None outside a run."""
         self.is_last_micro = True
         """Whether the current item completes its optimizer step."""
+
+    @property
+    def resume_path(self) -> Path | None:
+        """The checkpoint this worker was started from; None from scratch."""
+        self._way.looked = True
+        return self._session.place.resume_path
 
     @property
     def steps_done(self) -> int:
@@ -107,9 +111,7 @@ class Worker:
     def _meets(self, verb: str) -> bool:
         """Whether there is a process group. Raises CodeError where several ranks would each go their own way without one."""
         if not dist.is_initialized() and self.world_size > 1:
-            raise CodeError(
-                f"{verb}() needs the process group of the {self.world_size} ranks: call init_process_group() before"
-            )
+            raise CodeError(f"{verb}() came before init_process_group(): the {self.world_size} ranks have no group yet")
         return dist.is_initialized()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -358,9 +360,7 @@ class Worker:
         if self._session.in_unit:
             raise CodeError("step() was called inside batches(), which counts the steps itself; log numbers with log()")
         if self._epoch is not None and not self._epoch_used:
-            raise CodeError(
-                "step() was called inside epochs(), which knows epochs by batches(): loop over steps() instead"
-            )
+            raise CodeError("step() was called inside epochs(), which knows epochs by batches(): loop over steps()")
         self._way.step()
         if metrics:
             self._session.reporter.log(self.steps_done + 1, self.epoch, metrics)

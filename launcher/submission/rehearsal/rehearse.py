@@ -24,7 +24,7 @@ from launcher.run import event_lines, events
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
-from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNRESTORED, UNSAVED
+from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNREAD, UNRESTORED, UNSAVED
 from launcher.slurm.environ import environment_for_sbatch
 from launcher.submission import submit
 from launcher.submission.backends.slurm import python_path
@@ -155,6 +155,8 @@ def _likely(rehearsal: Rehearsal) -> str:
     for warning in said:
         if warning.startswith((NOT_REGISTERED, UNORDERED)):
             return warning
+    if UNREAD in said:
+        return UNREAD
     if UNRESTORED in said:
         return UNRESTORED
     if "rng" in rehearsal.differs:  # other parts then differ because of it

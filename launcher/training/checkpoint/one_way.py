@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from launcher.errors import CodeError
 from launcher.run.spec import CheckpointSpec
-from launcher.run.worker_texts import UNSAVED
+from launcher.run.worker_texts import UNREAD, UNSAVED
 from launcher.training.checkpoint.registered import Registered
 
 _ONE_KIND = "a checkpoint is what is registered or a folder of your own; register all state, or none"
@@ -24,6 +24,8 @@ class OneWay:
         self._tell = tell
         self._fills = self._loops = False
         self._steps = 0
+        self.looked = False
+        """The script has asked which checkpoint it goes on from."""
 
     def registers(self, names: Iterable[str]) -> None:
         """Raises CodeError where folders are filled."""
@@ -44,11 +46,13 @@ class OneWay:
             )
 
     def step(self) -> None:
-        """Count a step of a loop of the user's own; before the second one nobody may have asked to save. Raises as `counts_steps`."""
+        """Count a step of a loop of the user's own; what nobody saves or has loaded is told at the second. Raises as `counts_steps`."""
         self.counts_steps("step()")
         self._steps += 1
         if self._steps == 2 and self._saves and not (self._registered or self._fills):
             self._tell(UNSAVED)
+        if self._steps == 2 and self._registered.from_folder and not self.looked:
+            self._tell(UNREAD)
 
     def fills(self, verb: str) -> None:
         """Note that folders are filled. Raises CodeError beside registered state, or a loop over `Worker.batches`."""

@@ -17,7 +17,7 @@ from scripted import script, spec_of
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.run.worker_texts import UNSAVED
+from launcher.run.worker_texts import UNREAD, UNSAVED
 from launcher.training.start.scripts import tracker_variables
 
 LOOK = """
@@ -461,6 +461,34 @@ def test_steps_that_nobody_saves_are_told(tmp_path: Path, way: str, rules: dict[
 
         assert crew.exit_codes() == {0: 0}, crew.logs()
     assert [word["text"] for word in crew.messages("warning")] == [UNSAVED] * told
+
+
+FORGETS = """
+import launcher, sys
+run = launcher.attach()
+if "asks" in sys.argv:
+    run.resume_path
+for step in run.steps(int(sys.argv[1])):
+    run.step()
+    if run.should_save():
+        with run.save_dir() as folder:
+            (folder / "state").touch()
+"""
+
+
+@pytest.mark.parametrize("way", ["asks", "forgets"])
+def test_a_folder_that_a_resume_does_not_ask_for_is_told(tmp_path: Path, way: str) -> None:
+    """Steps go on from where it was saved: a script that does not read it would train new weights from there on."""
+    script(tmp_path, FORGETS)
+    with Crew(
+        spec_of(tmp_path, "train.py", args=["5", way]), 1, first=[{"type": "save_at", "id": 1, "step": 3}]
+    ) as crew:
+        assert crew.agree_save(3)
+        crew.finish()
+    again = run(spec_of(tmp_path, "train.py", args=["9", way]), 1, resume=crew.paths.checkpoint(3), attempt=1)
+
+    assert [word["text"] for word in crew.messages("warning")] == []
+    assert [word["text"] for word in again.messages("warning")] == [UNREAD] * (way == "forgets")
 
 
 def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
