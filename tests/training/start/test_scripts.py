@@ -464,15 +464,18 @@ def test_steps_that_nobody_saves_are_told(tmp_path: Path, way: str, rules: dict[
 
 
 FORGETS = """
-import launcher, sys
+import launcher, sys, time
 run = launcher.attach()
 if "asks" in sys.argv:
     run.resume_path
 for step in run.steps(int(sys.argv[1])):
+    time.sleep(float(sys.argv[2]))
     run.step()
-    if run.should_save():
+    if run.should_save() or run.should_stop():
         with run.save_dir() as folder:
             (folder / "state").touch()
+    if run.should_stop():
+        sys.exit()
 """
 
 
@@ -480,12 +483,12 @@ for step in run.steps(int(sys.argv[1])):
 def test_a_folder_that_a_resume_does_not_ask_for_is_told(tmp_path: Path, way: str) -> None:
     """Steps go on from where it was saved: a script that does not read it would train new weights from there on."""
     script(tmp_path, FORGETS)
-    with Crew(
-        spec_of(tmp_path, "train.py", args=["5", way]), 1, first=[{"type": "save_at", "id": 1, "step": 3}]
-    ) as crew:
-        assert crew.agree_save(3)
+    with Crew(spec_of(tmp_path, "train.py", args=["100000", "0.005", way]), 1) as crew:
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 3)
+        step = crew.stop_now()
         crew.finish()
-    again = run(spec_of(tmp_path, "train.py", args=["9", way]), 1, resume=crew.paths.checkpoint(3), attempt=1)
+    path = crew.paths.checkpoint(step)
+    again = run(spec_of(tmp_path, "train.py", args=[str(step + 9), "0", way]), 1, resume=path, attempt=1)
 
     assert [word["text"] for word in crew.messages("warning")] == []
     assert [word["text"] for word in again.messages("warning")] == [UNREAD] * (way == "forgets")
