@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.frozen import frozen
 from launcher.run.message_lines import FD_VARIABLE, Channel
+from launcher.run.messages import WorkerFailure
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
 
@@ -56,8 +57,17 @@ def here() -> WorkerPlace:
     paths = RunPaths(Path(root)) if fd is not None and root is not None else None
     if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
         os.set_inheritable(int(fd), False)
-    spec = RunSpec.read(paths.spec) if paths else _NO_RUN
-    secrets = [value for name in spec.pass_names if (value := environ.get(name))]
+    channel = Channel(socket.socket(fileno=int(fd)) if fd else None)
+    try:
+        spec = RunSpec.read(paths.spec) if paths else _NO_RUN
+    except (OSError, ValueError) as error:  # told here: nobody else has the socket
+        channel.send(
+            WorkerFailure(
+                kind="exception", exception=type(error).__name__, message=f"the run's spec cannot be read: {error}"
+            )
+        )
+        raise
+    channel.secrets = [value for name in spec.pass_names if (value := environ.get(name))]
     return WorkerPlace(
         rank=int(environ.get("RANK", 0)),
         local_rank=int(environ.get("LOCAL_RANK", 0)),
@@ -68,5 +78,5 @@ def here() -> WorkerPlace:
         resume_step=int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0),
         spec=spec,
         paths=paths,
-        channel=Channel(socket.socket(fileno=int(fd)) if fd else None, secrets),
+        channel=channel,
     )

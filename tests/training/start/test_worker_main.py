@@ -9,6 +9,8 @@ import pytest
 from crew import Crew
 from scripted import script, spec_of
 
+from launcher.run.paths import RunPaths
+
 STRUCK = """
 import ctypes, operator, signal
 
@@ -125,3 +127,15 @@ def test_a_handler_that_exits_before_the_report_is_told(tmp_path: Path, kind: st
     text = STRUCK.replace('raise RuntimeError("a loader\'s worker was killed")', "raise SystemExit(0)")
 
     assert last_word(tmp_path, text, target, kind, code)["type"] == "failed"
+
+
+def test_a_rank_that_cannot_read_its_runs_spec_says_so(tmp_path: Path) -> None:
+    """As on a host whose file system answers with an error: what failed is told, not an exit code alone."""
+    script(tmp_path, "")
+    spec = spec_of(tmp_path, "train.py")
+    RunPaths(Path(spec.run_dir)).spec.write_text("{")
+    with Crew(spec, 1) as crew:
+        word = crew.finish()[0]
+
+    assert (word["type"], word["exception"]) == ("failed", "JSONDecodeError")
+    assert word["message"].startswith("the run's spec cannot be read: ")
