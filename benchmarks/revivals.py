@@ -1,6 +1,6 @@
 """kill -9 of an agent, of the leader, of all agents, to the next new optimizer step, on the real cluster; and the same with SIGSTOP.
 
-    python benchmarks/revivals.py [--times 10] [--nodes 4]
+    python benchmarks/revivals.py [--times 10] [--nodes 4] [--container]
 
 Each kind in turn, after a checkpoint of the round. The new process imports torch: on this cluster all hosts are one machine, so the
 import has its two cores almost to itself where one agent died, and shares them where all did. Say how loaded the machine was.
@@ -19,10 +19,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import contained
 import inflict
 from cluster import Cluster, own_directory
 from harness import Run, submit
@@ -61,13 +63,24 @@ def one(run: Run, kind: str) -> tuple[float, dict[str, float]]:
     return float(first["first_step"] or 0.0), {k: v for k, v in first.items() if v is not None}
 
 
+def _in_image(cluster: Cluster, room: Path) -> dict[str, Any]:
+    """`environment` of a job in an image."""
+    command = contained.apptainer()
+    if command is None:
+        raise SystemExit("there is no Apptainer here: .ci/apptainer installs it")
+    cluster.env["PATH"] = f"{Path(command).parent}:{cluster.env['PATH']}"
+    image, args = contained.build_image(command, room)
+    return {"container": str(image), "container_args": args, "python": sys.executable}
+
+
 def main() -> int:
     """Measure and print; 1 when the run needed another attempt."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--container", action="store_true", help="agents and workers are in an image, by Apptainer")
     args = parser.parse_args()
-    job = {
+    job: dict[str, Any] = {
         "params": {"epochs": 1000, "step_s": 0.1},
         "resources": {"nodes": args.nodes, "tasks_per_node": 2, "timeout_min": 120},
         "checkpoint": {"interval_steps": SAVE_EVERY},
@@ -77,6 +90,8 @@ def main() -> int:
         cluster = Cluster(directory)
         cluster.verb("down")
         cluster.verb("up")
+        if args.container:
+            job["environment"] = _in_image(cluster, Path(folder))
         try:
             run = submit(Path(folder), cluster.env, 8, **job)
             run.wait_saved(1)

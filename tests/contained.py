@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -41,6 +43,19 @@ def seen() -> list[str]:
     own = [] if sys.base_prefix == "/usr" else [sys.base_prefix]  # all of /usr would hide the image's commands
     folders = ["/usr/lib", "/usr/lib64", *own, sys.prefix, str(Path(torch.origin).parents[1]), str(ROOT)]
     return list(dict.fromkeys(folders))
+
+
+def apptainer() -> str | None:
+    """The command, the machine's or that of ``.ci/apptainer``; None where there is neither."""
+    return shutil.which("apptainer", path=f"{os.environ['PATH']}:{ROOT / '.apptainer/usr/bin'}")
+
+
+def build_image(command: str, room: Path) -> tuple[Path, list[str]]:
+    """An image in ``room``, and the arguments by which Apptainer shows it this machine's libraries."""
+    fill_image(room / "box")
+    image = room / "lab.sif"
+    subprocess.run([command, "--quiet", "build", image, room / "box"], check=True, capture_output=True, timeout=120)
+    return image, [word for path in seen() for word in ("--bind", path)]
 
 
 def assert_inside(run: Run) -> None:

@@ -6,9 +6,6 @@ proves the words of the command line, and that a leader that cannot ask SLURM it
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from typing import Any
 import contained
 import pytest
 from cluster import Cluster
-from contained import ROOT
 from harness import Run, submit
 from held import Held
 
@@ -68,17 +64,13 @@ class Runtime:
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     """Apptainer and an image without SLURM; Python and the libraries come from this machine."""
     room = tmp_path_factory.mktemp("image")
-    command = shutil.which("apptainer", path=f"{os.environ['PATH']}:{ROOT / '.apptainer/usr/bin'}")
+    command = contained.apptainer()
     if command is None:
         (room / "apptainer").write_text(STAND_IN)
         (room / "apptainer").chmod(0o755)
         (room / "lab.sif").touch()
         return Runtime(room, room / "lab.sif", [])
-    box = room / "box"
-    contained.fill_image(box)
-    subprocess.run([command, "--quiet", "build", room / "lab.sif", box], check=True, capture_output=True, timeout=120)
-    binds = [word for path in contained.seen() for word in ("--bind", path)]
-    return Runtime(Path(command).parent, room / "lab.sif", binds)
+    return Runtime(Path(command).parent, *contained.build_image(command, room))
 
 
 @pytest.fixture
