@@ -104,6 +104,8 @@ class Inbox(wire.Hub):
         if (old := board.nodes.all[hello.node]).here:
             self.lose(old, "closed", returns=True)
         node = board.nodes.join(link, hello, board.now())
+        if board.round is not None:  # an agent that joins has ended all its workers before
+            board.round.cleared.add(node.index)
         node.send(revivals.welcome(board))
         facts = hello.facts
         board.history.event("node_joined", node=node.index, host=node.host, facts=facts.to_wire() if facts else {})
