@@ -302,8 +302,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
         for node in round_.nodes:
             if node.here and node.index not in round_.cleared:
                 board.exclude(node, f"it could not end its workers within {board.timing.clear_s:.0f} s")
-    it = board.interrupt
-    late = lambda: board.fenced or (it is not None and board.now() >= it.deadline)  # noqa: E731
+    late = lambda: board.fenced or ((it := board.interrupt) is not None and board.now() >= it.deadline)  # noqa: E731
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced, late)
     await board.blocking(lambda: trash.move_unfinished(board.paths, board.claim))
     trash.empty_in_thread(board.paths)
