@@ -79,7 +79,8 @@ class Inbox(wire.Hub):
         if board.phase == "ended":
             return
         node.lost_at, node.lost_why = board.now(), why
-        node.losses.append(board.budgets.advances)
+        if why != "cut_off":
+            node.losses.append(board.budgets.advances)
         board.history.event("node_lost", host=node.host, why=why)
         if node.bad is None and node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
             board.exclude(node, "its connection broke repeatedly")

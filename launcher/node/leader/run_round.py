@@ -193,8 +193,10 @@ def _grown(board: Board, round_: Round) -> Evidence | None:
 
 
 def _lost(round_: Round) -> Evidence:
-    hosts = tuple(node.host for node in round_.lost)
-    how = "stopped responding" if round_.lost[0].lost_why == "silent" else "is gone (its connection closed)"
+    hosts, why = tuple(node.host for node in round_.lost), round_.lost[0].lost_why
+    if why == "cut_off":  # none of them is to blame
+        return caused(Kind.NODE_LOST, "no other node responds: the leader's host may be cut off")
+    how = "stopped responding" if why == "silent" else "is gone (its connection closed)"
     return caused(Kind.NODE_LOST, f"node {hosts[0]} {how}", hosts)
 
 
