@@ -193,7 +193,7 @@ class NodeLost(Fault, type="node_lost"):
 
     host: str | None
     why: str | None
-    """silent, closed or slurm."""
+    """silent, cut_off (with all others: it is not to blame), closed or slurm."""
 
 
 class LeaderRevived(Fault, type="leader_revived"):

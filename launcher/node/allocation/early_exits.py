@@ -133,11 +133,16 @@ def _last_words(log: str) -> str:
 
 
 def _tail(paths: RunPaths, job: JobEnviron, task: int) -> str:
-    """Return the end of a task's log; submitit's files have the job's own id in their names."""
+    """Return the end of a task's log; submitit's files have the job's own id in their names.
+
+    Each start of the job leaves a mark in it. An end that holds none is of the newest start, whose setup lines have printed more than that.
+    """
     try:
-        return read_tail(paths.submitit / f"{job.own_id}_{task}_log.out", _MOST_BYTES)[0].decode(errors="replace")
+        data, begin = read_tail(paths.submitit / f"{job.own_id}_{task}_log.out", _MOST_BYTES)
     except OSError:
         return ""
+    text = data.decode(errors="replace")
+    return f"{MARK}{job.job_id}.{job.restart_count}\n{text}" if begin and MARK not in text else text
 
 
 def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:

@@ -145,7 +145,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     _send_away(board)  # after these two, which would count those that leave now as lost
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
-    silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here and n.job is None)
+    silent = tuple(n.name for n in _lost(board) if n.lost_why != "closed" and not n.here and n.job is None)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     spec = board.spec
     is_short = evidence.cause is not None and evidence.cause.kind in MEMORY and spec.needed_nodes < spec.nodes
@@ -222,8 +222,9 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
 def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
     """Return the hosts to exclude from the next attempt, with reasons: those blamed, failed or lost in this one."""
     woke = board.woke_at
-    # Agents leave a leader that stands still; it learns of that when it runs again.
-    left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
+    # Agents leave a leader that stands still; it learns of that when it runs again. One that is cut off loses all.
+    gone = [n for n in board.nodes.all if n.lost_at is not None]
+    left = {n.name for n in gone if n.lost_why == "cut_off" or (woke and abs((n.lost_at or 0.0) - woke) < _WAKING_S)}
     named = [n for n in board.nodes.all if n.name]  # without a name: its job never came so far
     lost = {
         n.name: "it stopped responding" if n.lost_why == "silent" else "its connection closed"

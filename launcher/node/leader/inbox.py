@@ -79,7 +79,8 @@ class Inbox(wire.Hub):
         if board.phase == "ended":
             return
         node.lost_at, node.lost_why = board.now(), why
-        node.losses.append(board.budgets.advances)
+        if why != "cut_off":
+            node.losses.append(board.budgets.advances)
         board.history.event("node_lost", host=node.host, why=why)
         if node.bad is None and node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
             board.exclude(node, "its connection broke repeatedly")
@@ -104,6 +105,8 @@ class Inbox(wire.Hub):
         if (old := board.nodes.all[hello.node]).here:
             self.lose(old, "closed", returns=True)
         node = board.nodes.join(link, hello, board.now())
+        if board.round is not None:  # an agent that joins has ended all its workers before
+            board.round.cleared.add(node.index)
         node.send(revivals.welcome(board))
         facts = hello.facts
         board.history.event("node_joined", node=node.index, host=node.host, facts=facts.to_wire() if facts else {})

@@ -1,6 +1,7 @@
 """Writes the run's history: events, metrics, samples and state.json. One thread writes, in order; nobody waits for it.
 
-A full disk stops nothing: lines that could not be written are kept, and writing them is retried. A leader that stood still and
+A full disk stops nothing: lines that could not be written are kept, and writing them is retried. A file that cannot be written (a bad
+block, a lost storage target) holds back its own lines alone. A leader that stood still and
 whose claim is over writes nothing more.
 """
 
@@ -27,7 +28,7 @@ _TOLD_AGAIN = ("started", "preempted")
 """Kinds of notifications that a later attempt looks for. No others are written: an event after the outcome would make the run
 look as if it had begun again."""
 _KEEP = 100_000
-"""Lines kept while the disk cannot be written."""
+"""Lines of a file that are kept while it cannot be written."""
 
 
 class HistoryWriter:
@@ -43,8 +44,10 @@ class HistoryWriter:
         """Why the last line could not be written, or None."""
         self._heard = heard
         self._over = False
-        self._backlog: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_KEEP)
-        """Names of files, and lines for them."""
+        self._backlog: dict[str, deque[dict[str, Any]]] = {
+            path.name: deque(maxlen=_KEEP) for path in (paths.events, paths.metrics, paths.samples)
+        }
+        """By name of a file: lines for it."""
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="history", daemon=True) if threaded else None
         if self._thread is not None:
@@ -103,9 +106,9 @@ class HistoryWriter:
             self._queue.put(None)
             self._thread.join(timeout=30)
         deadline = time.monotonic() + 10
-        while self._backlog and time.monotonic() < deadline:
+        while self._owes and time.monotonic() < deadline:
             self._drain()
-            if self._backlog:
+            if self._owes:
                 time.sleep(0.5)
 
     def abandon(self) -> None:
@@ -122,7 +125,7 @@ class HistoryWriter:
     def _write(self) -> None:
         while True:
             try:
-                job = self._queue.get(timeout=_RETRY_S if self._backlog else None)
+                job = self._queue.get(timeout=_RETRY_S if self._owes else None)
             except queue.Empty:
                 self._drain()
                 continue
@@ -139,20 +142,27 @@ class HistoryWriter:
 
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         def append() -> None:
-            self._backlog.append((path.name, line))
+            self._backlog[path.name].append(line)
             self._drain()
 
         self._do(append)
 
+    @property
+    def _owes(self) -> bool:
+        return any(self._backlog.values())
+
     def _drain(self) -> None:
-        while self._backlog:
-            name, line = self._backlog[0]
-            durable = name == self.paths.events.name
+        refused = [self._drain_one(name, lines) for name, lines in self._backlog.items()]
+        self.refused = next(filter(None, refused), None)
+
+    def _drain_one(self, name: str, lines: deque[dict[str, Any]]) -> str | None:
+        """Write the lines of one file; return why the first of those that are left could not be written."""
+        durable = name == self.paths.events.name
+        while lines:
             try:
                 if not (self._is_over() if durable else self._over):  # metrics are many: no look for each
-                    append_line(self.paths.root / name, line, durable=durable)
+                    append_line(self.paths.root / name, lines[0], durable=durable)
             except OSError as error:
-                self.refused = f"{name}: {error.strerror or error}"
-                return
-            self._backlog.popleft()
-        self.refused = None
+                return f"{name}: {error.strerror or error}"
+            lines.popleft()
+        return None

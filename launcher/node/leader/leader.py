@@ -172,9 +172,6 @@ class Leader:
                 restart_count=allocation.restart_count,
                 submitted_t=past.waiting_since(told),
             )
-        # What earlier attempts have left, and what was copied with the code, is no progress of this one.
-        if pattern := spec.checkpoint.watch:
-            await self.blocking(lambda: newest_of(paths.root, pattern, board.own_files))
         if news := owed(told):
             board.notifier.tell("preempted", f"{news} The run continues as attempt {attempt}.")
         await board.tracking.start()
@@ -219,6 +216,10 @@ class Leader:
 
     async def _lead(self) -> Ending:
         board = self._board
+        # What earlier attempts have left, and what was copied with the code, is no progress of this one. Not before the leader listens:
+        # a look at very many files takes longer than its agents wait for it.
+        if pattern := self.spec.checkpoint.watch:
+            await self.blocking(lambda: newest_of(self.paths.root, pattern, board.own_files))
         if board.moved and self.spec.replace:  # those that wait in the queue look for the leader on the lost host
             await self.blocking(lambda: self.allocation.withdraw_nodes(pending=True))
         evidence = await self._gather()

@@ -48,7 +48,7 @@ class Node:
     lost_at: float | None = None
     """When its connection was lost, by the leader's clock; None while it is connected and before it was."""
     lost_why: str = ""
-    """"silent" or "closed", once it was lost."""
+    """"silent", "closed" or "cut_off" (with all others: it is not to blame), once it was lost."""
     nodes: Nodes | None = None
     """Those that it is one of."""
 
@@ -136,6 +136,15 @@ class Nodes:
     def silent(self, now: float) -> list[Node]:
         """Return connected nodes that have sent nothing for too long."""
         return [n for n in self.all if n.here and now - n.heard > SILENCE_S]
+
+    def is_alone(self, own: str, now: float) -> bool:
+        """Return whether none of several other nodes is heard any more: then the host ``own``, the leader's, is cut off from them."""
+        others = [n for n in self.all if n.name != own and (n.here or self._was_silent(n, now))]
+        return len(others) > 1 and not any(n.here and now - n.heard < SILENCE_S / 2 for n in others)
+
+    @staticmethod
+    def _was_silent(node: Node, now: float) -> bool:
+        return node.lost_at is not None and node.lost_why != "closed" and now - node.lost_at < SILENCE_S
 
     def forgive(self, seconds: float) -> None:
         """Add the time for which the leader itself did not run: no node was silent in it."""

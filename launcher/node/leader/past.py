@@ -94,6 +94,6 @@ def _losses(past: list[Event], attempt: int) -> defaultdict[str, list[int]]:
     found, budgets = defaultdict[str, list[int]](list), Budgets()
     for event in past:
         budgets.feed(event)
-        if isinstance(event, NodeLost) and event.attempt == attempt and event.host:
+        if isinstance(event, NodeLost) and event.attempt == attempt and event.host and event.why != "cut_off":
             found[event.host].append(budgets.advances)
     return found

@@ -140,6 +140,8 @@ def failed(board: Board, said: NotRevived) -> Node | None:
         return None
     if said.step_cancelled:
         return node
+    if node.lost_why == "cut_off":  # this host reaches none: the agent comes back by itself when it is reached again
+        return None
     node.asked_at = None
     board.history.event("revival_failed", host=node.host, why=said.why)
     board.exclude(node, f"its agent could not be started again: {said.why}")

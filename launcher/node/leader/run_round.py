@@ -193,8 +193,10 @@ def _grown(board: Board, round_: Round) -> Evidence | None:
 
 
 def _lost(round_: Round) -> Evidence:
-    hosts = tuple(node.host for node in round_.lost)
-    how = "stopped responding" if round_.lost[0].lost_why == "silent" else "is gone (its connection closed)"
+    hosts, why = tuple(node.host for node in round_.lost), round_.lost[0].lost_why
+    if why == "cut_off":  # none of them is to blame
+        return caused(Kind.NODE_LOST, "no other node responds: the leader's host may be cut off")
+    how = "stopped responding" if why == "silent" else "is gone (its connection closed)"
     return caused(Kind.NODE_LOST, f"node {hosts[0]} {how}", hosts)
 
 
@@ -302,8 +304,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
         for node in round_.nodes:
             if node.here and node.index not in round_.cleared:
                 board.exclude(node, f"it could not end its workers within {board.timing.clear_s:.0f} s")
-    it = board.interrupt
-    late = lambda: board.fenced or (it is not None and board.now() >= it.deadline)  # noqa: E731
+    late = lambda: board.fenced or ((it := board.interrupt) is not None and board.now() >= it.deadline)  # noqa: E731
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced, late)
     await board.blocking(lambda: trash.move_unfinished(board.paths, board.claim))
     trash.empty_in_thread(board.paths)

@@ -41,6 +41,8 @@ class Signals:
         """By name of a signal: when SLURM was last asked about it, and the nodes whose agents have heard it since."""
         self._term_at: dict[int, float] = {}
         """By index of a node of the run's job: when its agent heard TERM last."""
+        self._unexplained: set[str] = set()
+        """Names of signals that SLURM has not explained yet."""
         self._idle_signals: dict[str, float] = {}
         """By name of a signal that means nothing: when it was noted last."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -88,6 +90,8 @@ class Signals:
             traceback.print_exc()
             board.history.warn(f"SLURM could not be asked why {sent} came: {error}")
             meaning = SignalMeaning("unknown")
+        if meaning.kind == Kind.UNKNOWN_SIGNAL.value:
+            self._unexplained.add(name)
         if meaning.kind == Kind.TERMINATED.value and (some := await self._sent_to_some()):
             self._take_away(some, sent)
             return
@@ -189,12 +193,13 @@ class Signals:
     async def ask_why_again(self, evidence: Evidence) -> Evidence:
         """Ask SLURM again why a signal came: the stop has taken a while, and SLURM may answer by now."""
         board = self.board
-        name = "TERM" if "TERM" in self._asked else "USR2"
+        name = "TERM" if "TERM" in self._unexplained else "USR2"
         end = board.now() + _ASK_WHY_S
         while (meaning := await board.blocking(lambda: board.allocation.meaning(name))).kind == "unknown":
             if board.now() >= end or board.fenced:
                 return evidence
             await asyncio.sleep(2.0)
+        self._unexplained.clear()
         if board.interrupt and board.interrupt.evidence.kind is not evidence.kind:  # another signal came meanwhile
             return board.interrupt.evidence
         if meaning.kind == Kind.TERMINATED.value and (some := await self._sent_to_some()):

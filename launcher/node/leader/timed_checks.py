@@ -65,8 +65,10 @@ class TimedChecks:
         """Check everything once."""
         board, now = self.board, self.board.now()
         self._own_stall(now)
-        for node in board.nodes.silent(now):
-            self._lose(node, "silent")
+        if silent := board.nodes.silent(now):
+            why = "cut_off" if board.nodes.is_alone(board.host, now) else "silent"
+            for node in silent:
+                self._lose(node, why)
         if board.keeper is not None and now - board.keeper.heard > SILENCE_S:
             revivals.keeper_stands_still(board)
         revivals.miss_keeper(board, now)

@@ -172,7 +172,12 @@ class _TensorBoard(Sink):
         now = time.time_ns()
         name = f"events.out.tfevents.{now // 10**9:010d}.{now % 10**9:09d}.{socket.gethostname()}.{os.getpid()}"
         self._file = (folder / name).open("xb", buffering=0)
-        self._append([self._protos.Event(wall_time=time.time(), file_version="brain.Event:2")])
+        try:
+            self._append([self._protos.Event(wall_time=time.time(), file_version="brain.Event:2")])
+        except OSError:
+            self._file.close()
+            (folder / name).unlink()  # each try makes one, and a disk may be full for days
+            raise
 
     def close(self, end: End) -> None:
         """See `Sink`."""

@@ -268,6 +268,7 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
 def _node(root: Root, h: History, s: RunSummary) -> Explanation:
     how = {
         "silent": "stopped responding (its host or its network is down)",
+        "cut_off": "stopped responding with all others (the network of the leader's host is down)",
         "closed": "lost its agent's connection",
         "slurm": "was reported down by SLURM",
     }
@@ -281,7 +282,8 @@ def _node(root: Root, h: History, s: RunSummary) -> Explanation:
         taken = f"Node {root.host or '?'} was taken away: it had a job of its own (resources.replace), and SLURM has ended that."
         return Explanation(taken, _AGAIN)
     sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
-    fix = f"exclude it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
+    blamed = root.host and why != "cut_off"
+    fix = f"exclude it: launcher resubmit {{run}} slurm.exclude={root.host}" if blamed else _AGAIN
     return Explanation(sentence, fix)
 
 

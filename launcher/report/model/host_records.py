@@ -120,7 +120,7 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
             record = _record(hosts, host)
             record.runs.add(run)
             record.joined.add((run, event.attempt))
-        case ev.NodeLost(host=str(host)):
+        case ev.NodeLost(host=str(host)) if event.why != "cut_off":
             _trouble(hosts, host, event, f"lost ({event.why or 'silent'})").lost += 1
         case ev.WorkerFailed(host=str(host)) if len({r.host for r in event.ranks}) < 2:  # else the program is to blame
             cause = event.cause

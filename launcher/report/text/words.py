@@ -152,7 +152,8 @@ def _xid(e: ev.XidReported) -> str:
 
 
 def _node_lost(e: ev.NodeLost) -> str:
-    why = {"silent": "it stopped responding", "closed": "its connection closed", "slurm": "SLURM says it is down"}
+    why = {"silent": "it stopped responding", "closed": "its connection closed", "slurm": "SLURM says it is down",
+           "cut_off": "it stopped responding with all others"}  # fmt: skip
     return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'reason unknown')}"
 
 

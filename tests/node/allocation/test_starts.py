@@ -133,6 +133,17 @@ def logged(folder: Path, monkeypatch: pytest.MonkeyPatch, log: str) -> RunPaths:
     return paths
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["this life", "an earlier life"])
+def test_setup_lines_that_say_much_hide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+    """`tar xvf` of a data set, some megabytes behind the mark of this life: a cancelled step and a task that ended are seen all the same."""
+    much = "shard/000001.jpg\n" * 200_000
+    said = f"launcher: start 7.0\n{much}srun: error: n1: task 1: Killed\n{ABORTED}"
+    paths = logged(tmp_path, monkeypatch, said + "launcher: start 7.1\n" * again)
+    assert early_exits.step_cancelled(paths) is not again
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[0-1]")
+    assert read_ended(paths) == ({} if again else {"n1": "Killed"})
+
+
 ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
 STEP_ENDED = "slurmstepd-n0: error: *** STEP 7.0 ON n0 CANCELLED AT 2026-11-28T10:22:47 ***\n"
 FORCED = f"srun: forcing job termination\n{ABORTED}"

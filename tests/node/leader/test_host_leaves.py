@@ -163,6 +163,24 @@ def test_slurm_may_answer_late(world, virtual):
     assert [e["meaning"] for e in w.events("signal")] == ["unknown", "host_leaves"]
 
 
+def test_what_slurm_did_not_explain_is_asked_for_not_an_earlier_term(world, virtual):
+    """USR2 announces the time limit long after that host has left, and SLURM names the cause only when the work is saved: handed back."""
+    w = leaving(world, spare_nodes=1)
+    means = {"TERM": SignalMeaning("terminated"), "USR2": SignalMeaning("unknown")}
+    w.allocation.meaning = means.__getitem__
+    w.total_steps = 400
+
+    async def script():
+        await heard(w, 1)()
+        await w.until(lambda: any(x.entered >= 200 for n in w.nodes for x in n.workers))
+        w.signal("USR2")
+        await w.until(lambda: w.events("stop_requested")[1:])
+        means["USR2"] = SignalMeaning("time_limit", 150.0)
+
+    assert virtual(w.attempt_once(script)).state == "requeued"
+    assert [d["evidence"] for d in w.events("decision")] == ["node_leaves", "time_limit"]
+
+
 def test_while_nodes_are_waited_for_such_a_node_does_not_count(world, virtual):
     """It leaves at once: the run begins on the others."""
     w = leaving(world, spare_nodes=1)

@@ -146,7 +146,8 @@ def test_saves_take_as_long_as_they_take(world, virtual):
     assert [e["step"] for e in w.events("saved")] == [20, 40]
 
 
-def test_a_proof_is_waited_for_until_the_stops_time_is_over(world, virtual, monkeypatch):
+@pytest.mark.parametrize("fails", [False, True], ids=["while it trains", "while a round ends"])
+def test_a_proof_is_waited_for_until_the_stops_time_is_over(world, virtual, monkeypatch, fails):
     """A large checkpoint is still being compared when the job is preempted: the job is handed back in time, without what builds on it."""
     monkeypatch.setattr(committed, "_SMALL_BYTES", 0)
 
@@ -161,10 +162,13 @@ def test_a_proof_is_waited_for_until_the_stops_time_is_over(world, virtual, monk
     w = world(nodes=1, checkpoint={"interval_steps": 10}, site={"grace_s": 60})
     w.total_steps, w.step_s = 4000, 1.0
     w.hooks[25] = once(lambda worker: worker.die(9))
-    ending, took_s = seconds_to_leave(w, virtual, begun(w, 31, round_=1))
+    if fails:  # and its end waits for the commit of step 30
+        w.hooks[33] = once(lambda worker: worker.die(9))
+    ends = lambda: w.events("worker_failed") and w.leader._board.round.number == 1 and w.leader._board.round.ending  # noqa: E731
+    ending, took_s = seconds_to_leave(w, virtual, ends if fails else begun(w, 31, round_=1))
 
     assert ending.state == "requeued"
-    assert took_s < w.events("stop_requested")[0]["deadline_s"] + 2
+    assert took_s < 95  # of GraceTime and KillWait
     assert max(e["step"] for e in w.events("saved")) == 20
 
 

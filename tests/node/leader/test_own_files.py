@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from acts import plain_script
 
+from launcher.node.leader import leader
 from launcher.node.leader.own_files import newest_of
 from launcher.run.paths import RunPaths
 from launcher.run.spec import Work
@@ -54,6 +55,17 @@ def test_every_place_of_a_run_is_known(tmp_path: Path) -> None:
     for place in (paths.secret, paths.room, paths.sbatch, paths.code, paths.checkpoints, paths.logs):
         place.mkdir()
     assert newest_of(tmp_path, "*", {}) is None
+
+
+def test_the_leader_listens_before_it_looks_at_them(world, virtual, monkeypatch):
+    """Very many files on a slow disk take minutes, and agents leave a leader that has begun and does not answer for one."""
+    w = world(work=Work(kind="script", target="t.py"), checkpoint={"enabled": False, "watch": "out/**/*.pt"})
+    w.worker_class = plain_script(w, 30.0)
+    listens = []
+    monkeypatch.setattr(leader, "newest_of", lambda *of: listens.append(hasattr(w, "hub")))
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert listens == [True]
 
 
 def test_what_was_copied_with_the_code_is_no_progress(world, virtual):

@@ -423,6 +423,27 @@ def test_an_agent_that_comes_back_by_itself_keeps_its_place(world, virtual):
     assert len(w.events("round_started")) == 2
 
 
+def test_an_agent_that_comes_back_while_the_round_ends_is_used_again(world, virtual):
+    """Another node takes seconds to end its workers: the one that is back has none, and costs neither itself nor the allocation."""
+    w = kept(world, nodes=3, keeper={"start_s": 1000.0})
+    w.step_s = 0.5
+
+    def breaks(worker):
+        if not w.events("node_lost"):
+            loop, slow = asyncio.get_running_loop(), w.nodes[2]
+            ends = slow.on_end
+            slow.on_end = lambda m: loop.call_later(4.0, ends, m)
+            w.nodes[1].die()
+            loop.call_later(2.0, lambda: w.nodes[1].join(again=True))
+
+    w.hooks[12] = [breaks]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert w.events("excluded") == []
+    (lost,), (_, second) = w.events("node_lost"), w.events("round_started")
+    assert second["t"] - lost["t"] < 6
+
+
 def test_an_agent_that_joins_twice_is_not_replaced(world, virtual):
     """Its old connection still stands where the new one comes: nobody else is to be started in its place."""
     w = kept(world)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -386,6 +387,26 @@ def test_what_was_not_sent_can_be_sent_later(paths: RunPaths) -> None:
     assert (1, 0) == (early.returncode, late.returncode), early.stderr + late.stderr
     assert "tensorboard: up to date\n" == late.stdout
     assert [(1, 1.0)] == [(e.step, e.value) for e in read.Scalars("loss")]
+
+
+def test_a_full_disk_is_not_filled_with_empty_files(paths: RunPaths) -> None:
+    """A tracker is tried again every half minute, with a file of its own: none stays that could not be written."""
+    pytest.importorskip("tensorboard")
+    (sink,) = sinks.make_sinks({"tensorboard": {}}, trackers._about_run(spec_of(paths, tensorboard={}), paths, 0))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for full in (True, True, True, False):
+        sink.open({}, lambda: None)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0 if full else before[0], before[1]))
+        try:
+            sink.write([MetricsRow(1, 1.0, {"loss": 1.0})])
+        except OSError:
+            assert full
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    sink.close(End("completed"))
+    (written,) = (paths.trackers / "tensorboard").iterdir()
+    assert written.stat().st_size > 0
 
 
 def test_trackers_are_told_no_secret(paths: RunPaths) -> None:

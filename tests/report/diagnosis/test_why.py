@@ -203,6 +203,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "node silent": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
         "node", "Node node2 stopped responding (its host or its network is down)."),
+    "a leader that was cut off": (
+        lambda p: gives_up(training(p).event("node_lost", host="node2", why="cut_off"), "node_lost"),
+        "node", "Node node2 stopped responding with all others (the network of the leader's host is down)."),
     "node down": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
         "node", "Node node2 was reported down by SLURM."),

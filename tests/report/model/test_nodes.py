@@ -37,6 +37,7 @@ def test_each_kind_of_trouble_counts_for_its_host() -> None:
         ev("worker_failed", 2.0, rank=1, host="b", cause={"kind": "signal", "text": "killed by SIGSEGV"}),
         ev("victims", 2.1, ranks=[{"rank": 0, "host": "a"}]),
         ev("node_lost", 3.0, host="b", why="silent"),
+        ev("node_lost", 3.5, host="a", why="cut_off"),  # with all others
         ev("hang", 4.0, limit_s=60, laggards=[{"rank": 4, "host": "c"}, {"rank": 5, "host": "c"}]),
         ev("preflight", 5.0, ok=False, checks=[{"host": "c", "name": "disk", "ok": False, "detail": "full"}]),
         ev("excluded", 6.0, hosts=["c"], why="bad disk"),

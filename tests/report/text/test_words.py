@@ -44,6 +44,7 @@ def test_the_vocabulary_is_complete() -> None:
                             "ranks": [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]}), "all 2 ranks exited with code 2: no"),
         (("victims", {"ranks": [{"rank": 0}, {"rank": 1}, {"rank": 2}]}), "ranks 0-2 failed because of the first failure"),
         (("node_lost", {"host": "n2", "why": "silent"}), "lost n2: it stopped responding"),
+        (("node_lost", {"host": "n2", "why": "cut_off"}), "lost n2: it stopped responding with all others"),
         (("hang", {"limit_s": 60, "laggards": [{"rank": 3, "host": "n2"}]}), "no rank progressed for 60 s; furthest behind: rank 3 on n2"),
         (("stop_requested", {"cause": "preempted", "deadline_s": 20}), "stopping: preempted, 20 s left"),
         (("stopped", {"step": 31, "lost_steps": 0}), "stopped at step 31, 0 steps lost"),
