@@ -365,6 +365,22 @@ def test_clean_goes_on_behind_a_run_that_it_cannot_remove(runs: Path, capsys: py
     assert [os.path.lexists(p) for p in (far.root, moved, stuck.root, last.root)] == [False, False, True, False]
 
 
+def test_clean_makes_room_where_not_one_more_file_fits(runs: Path) -> None:
+    """A quota of files that is used up does not keep runs from being removed: that needs no file of its own."""
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=12", "none", runs], check=True)
+    try:
+        paths = _run(runs, "net-1121-0842-aaa")
+        write_outcome(paths.outcome, {"state": "completed"})
+        with contextlib.suppress(OSError):
+            for number in range(12):
+                (paths.logs / str(number)).touch()
+        assert main(["clean", "--name", "net", "--yes"]) == 0
+        assert list(runs.iterdir()) == []
+    finally:
+        subprocess.run(["umount", runs], check=True)
+
+
 @pytest.mark.parametrize("words", [["--older-than", "nan"], ["--older-than", "-1"], ["--larger-than", "nan"]])
 def test_clean_takes_no_amount_that_every_run_has(runs: Path, words: list[str]) -> None:
     """No run is older than nan days, and every run is older than -1."""
