@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import click
 from launcher.cli._options import json_option
 from launcher.errors import LauncherError, RunDirError, StateError
 from launcher.frozen import field_values, frozen
+from launcher.ownership import is_own
 from launcher.run.units import plural
 
 if TYPE_CHECKING:
@@ -110,9 +112,6 @@ def _removed(found: list[Old]) -> list[Old]:
     from launcher.submission.sweeps.points import points_of
 
     done = []
-    for place in {os.path.dirname(os.path.realpath(old.dir)) for old in found}:
-        for left in Path(place).glob(f"{_GOING}*"):  # by a command that was killed
-            shutil.rmtree(left, ignore_errors=True)
     for old in found:
         names = [*(p.id for p in points_of(Path(old.dir))), old.run]
         try:
@@ -133,19 +132,29 @@ def _remove(old: Old) -> None:
     from launcher.submission.folder.replace_files import lock
     from launcher.submission.sweeps.points import runs_at
 
-    root = Path(os.path.realpath(old.dir))
-    going = root.with_name(f"{_GOING}{root.name}")
-    with lock(root):
-        if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
-            raise StateError("it has gone on since it was listed")
-        os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked
-    try:
-        shutil.rmtree(going)
-    except BaseException:  # Ctrl-C, too: what is left is listed again
-        os.rename(going, root)
-        raise
+    root = going = Path(os.path.realpath(old.dir))
+    if not root.name.startswith(_GOING):
+        going = root.with_name(f"{_GOING}{root.name}")
+        with lock(root):
+            if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
+                raise StateError("it has gone on since it was listed")
+            os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked
+    while os.path.lexists(going):  # after an error, or Ctrl-C, what is left is listed again
+        with contextlib.suppress(FileNotFoundError):  # another command removes it, too
+            shutil.rmtree(going)
     if os.path.islink(old.dir):
         os.unlink(old.dir)
+
+
+def _half_removed() -> Iterator[Old]:
+    """Yield what is left of runs whose removal was ended: they were chosen then, however old and large they were."""
+    from launcher.run import index
+
+    for place in {os.path.dirname(os.path.realpath(ref.path)) for ref in index.list_runs(check=False)}:
+        for left in Path(place).glob(f"{_GOING}*"):
+            with contextlib.suppress(OSError):
+                if is_own(found := os.lstat(left)):
+                    yield Old(left.name.removeprefix(_GOING), str(left), _bytes(left), found.st_mtime)
 
 
 def _end_of(runs: list[RunPaths], ends: dict[str, float]) -> float | None:
@@ -166,7 +175,7 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     inside = {r.id: runs_at(r.path) for r in refs}
     ends = _ends([paths for runs in inside.values() for paths in runs])
     kept: Counter[str] = Counter()
-    found = []
+    found = [old for old in _half_removed() if name in (None, index.job_name(old.run))]
     for ref in refs:
         kept[index.job_name(ref.id)] += 1
         ended = _end_of(inside[ref.id], ends)
