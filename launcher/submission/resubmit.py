@@ -25,6 +25,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.state import read_end, read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
+from launcher.slurm.later_jobs import cancel_named
 from launcher.submission import submit
 from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts import code_files, gather
@@ -236,6 +237,10 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     with make_folder.writing(paths.root):
+        if kept_files(
+            paths
+        ):  # by a command that was killed: its job, if SLURM has one, would fail as it begins, and end the run
+            cancel_named(paths.id)
         restore_kept([paths])
     outcome = read_end(paths) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
