@@ -773,6 +773,21 @@ def test_what_can_be_done_with_a_script_that_has_completed(job: Make, slurm: Pat
 
 
 @pytest.mark.torch
+def test_a_resubmission_is_judged_by_the_place_where_the_run_lies(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by today's runs_dir: one that is full, or of which nothing is known here, keeps no run from going on; a full disk of its own does."""
+    paths = _submit(job(name="net", runs_dir="$NOT_SET_ANYWHERE/runs"), _facts(home)).paths
+    _ended(paths)
+    assert resubmit.resubmit(paths, resubmit.Again()).plan.run_dir == str(paths.root)
+
+    _ended(paths)
+    monkeypatch.setattr(gather, "_free", lambda path: (1_000_000, None) if path == paths.root.parent else (None, None))
+    with pytest.raises(RunDirError, match=f"{paths.root.parent}: 1.0 MB free"):
+        resubmit.resubmit(paths, resubmit.Again())
+
+
+@pytest.mark.torch
 def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Path) -> None:
     """When sbatch refuses, the run has its outcome still and the history says what happened."""
     first = _submit(job(name="net"), _facts(home))

@@ -233,11 +233,10 @@ def test_what_the_preflight_wants_free_is_asked_for_before_the_queue(job: Make) 
     assert plan(job(preflight=False), facts(free_bytes=900_000_000)).spec.preflight is False
 
 
-@pytest.mark.parametrize("folder", ["100%j", "2026-11-29T18:30", "a\\b", "a\nb"])
-def test_a_folder_that_sbatch_or_python_would_misread_is_refused(job: Make, folder: str) -> None:
-    """sbatch replaces %j and its kin in log names; PYTHONPATH ends at a colon, and the run would not import its own launcher."""
-    with pytest.raises(RunDirError, match="must not contain a %, a colon, a backslash"):
-        plan(job(), facts(runs_dir=f"/scratch/{folder}"))
+def test_a_folder_that_sbatch_would_misread_is_refused(job: Make) -> None:
+    """sbatch replaces %j and its kin in log names: no % in runs_dir."""
+    with pytest.raises(RunDirError, match="must not contain a %"):
+        plan(job(), facts(runs_dir="/scratch/100%j"))
 
 
 def test_a_script_that_git_ignores_is_refused(job: Make) -> None:
