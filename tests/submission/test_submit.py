@@ -172,6 +172,21 @@ def test_an_answer_that_cannot_be_read_is_reconciled_by_name(job: Make, slurm: P
     assert _submit(job(), _facts(home)).job_id == "77"
 
 
+@pytest.mark.parametrize("queue", ["77\n", ""], ids=["SLURM has it", "SLURM has nothing"])
+def test_a_disk_that_fills_up_as_slurm_takes_the_job_loses_none(job: Make, slurm: Path, home: Path, queue: str) -> None:
+    """submitit cannot write its files beside the job's: the job is found and kept; where there is none, sbatch is not blamed."""
+    (slurm / "sbatch").write_text('#!/bin/bash\nmkdir -p "${1%/*}/77_submission.sh/x"\necho "Submitted batch job 77"\n')
+    (slurm / "queue").write_text(queue)
+    if queue:
+        one = _submit(job(), _facts(home))
+        assert one.job_id == "77"
+        assert (one.paths.submitit / "77_submitted.pkl").is_file()
+    else:
+        with pytest.raises(SubmitError, match=r"^the job was not submitted: .*77_submission\.sh"):
+            _submit(job(), _facts(home))
+        assert list((home / "runs").iterdir()) == []
+
+
 def test_a_job_that_appears_late_is_found(job: Make, slurm: Path, home: Path) -> None:
     """A busy controller takes the job after sbatch has given up: squeue is asked again although its first answer is empty."""
     (slurm / "says").write_text("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
