@@ -67,7 +67,8 @@ class Old:
 @json_option(help="Print a JSON list. Asks nothing: only --yes removes.")
 def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> int:
     """List ended runs by age and size, and remove them after asking. Running runs are never removed.
-    A run whose submission was killed counts as ended a day later.
+    A run stays while another one waits to begin from its checkpoint. A run whose submission was killed counts as ended a day
+    later.
 
     Without --older-than, --larger-than or --name, the runs are only listed.
     """
@@ -167,19 +168,18 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     from launcher.submission.sweeps.points import runs_at
 
     now = time.time()
-    refs = [
-        r
-        for r in reversed(index.list_runs())
-        if name in (None, index.job_name(r.id)) and not index.is_sweep(r.path.parent)
-    ]
+    refs = [r for r in reversed(index.list_runs()) if not index.is_sweep(r.path.parent)]
     inside = {r.id: runs_at(r.path) for r in refs}
     ends = _ends([paths for runs in inside.values() for paths in runs])
+    origins = _origins([paths for runs in inside.values() for paths in runs if paths.id not in ends])
     kept: Counter[str] = Counter()
     found = [old for old in _half_removed() if name in (None, index.job_name(old.run))]
     for ref in refs:
         kept[index.job_name(ref.id)] += 1
         ended = _end_of(inside[ref.id], ends)
-        if kept[index.job_name(ref.id)] <= keep or ended is None:
+        if kept[index.job_name(ref.id)] <= keep or ended is None or name not in (None, index.job_name(ref.id)):
+            continue
+        if any(path.is_relative_to(os.path.realpath(ref.path)) for path in origins):
             continue
         if days is not None and now - ended < days * _DAY_S:
             continue
@@ -187,6 +187,16 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
         if gb is None or count >= gb * 1e9:
             found.append(Old(ref.path.name, str(ref.path), count, ended))
     return found
+
+
+def _origins(runs: list[RunPaths]) -> list[Path]:
+    """Return the checkpoints of other runs from which these, which have not ended, begin: until they have one of their own."""
+    from launcher.run.files import read_object
+
+    found = (
+        (read_object(p.spec) or {}).get("resume") for p in runs if not any(p.checkpoints.glob("step-*/manifest.json"))
+    )
+    return [Path(os.path.realpath(path)) for path in found if isinstance(path, str)]
 
 
 def _ends(runs: list[RunPaths]) -> dict[str, float]:

@@ -331,6 +331,22 @@ def test_two_removals_of_one_run_do_not_disturb_each_other(runs: Path, monkeypat
     assert list(runs.iterdir()) == []
 
 
+def test_clean_leaves_the_checkpoint_from_which_a_waiting_run_will_begin(runs: Path) -> None:
+    """A fork in the queue has no other: the run that it was forked from stays until the fork has ended, or has saved itself."""
+    origin, fork = _run(runs, "net-1121-0842-aaa", job_id="41"), _run(runs, "new-1121-0842-bbb", job_id="42")
+    write_outcome(origin.outcome, {"state": "completed"})
+    fork.spec.write_text(json.dumps({"id": fork.id, "resume": str(origin.checkpoint(10))}))
+    (runs.parent / "fake" / "queue").write_text(squeue_line("42", "PENDING"))
+
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+    assert origin.root.exists()
+
+    fork.checkpoint(20).mkdir()
+    (fork.checkpoint(20) / "manifest.json").write_text("{}")
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+    assert [p.root.exists() for p in (origin, fork)] == [False, True]
+
+
 def test_clean_takes_what_a_killed_submission_left(runs: Path) -> None:
     """A day later, for it may still be copying; nothing that was handed over, and no folder of the user's own."""
     killed, copying, own, sweep, queued = (runs / f"net-1121-0842-{tag}" for tag in ("aaa", "bbb", "ccc", "ddd", "eee"))
