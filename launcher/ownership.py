@@ -99,6 +99,12 @@ def _open_to_all(folder: Path, found: os.stat_result) -> str:
     return f"{folder} can be written by everybody" if open_to_all else ""
 
 
+def home() -> Path:
+    """Return this user's home folder; / where none is known: without HOME, a user without an account (in a container, say) has none."""
+    found = os.path.expanduser("~")
+    return Path("/" if found.startswith("~") else found)
+
+
 def user_name(uid: int) -> str:
     """Return a user's name, or "user 4321" where no account is known (in a container, say)."""
     import pwd  # where it is needed alone: nodes seldom ask

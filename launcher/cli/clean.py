@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import click
 from launcher.cli._options import json_option
 from launcher.errors import LauncherError, RunDirError, StateError
 from launcher.frozen import field_values, frozen
+from launcher.ownership import is_own
 from launcher.run.units import plural
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ class Old:
 @json_option(help="Print a JSON list. Asks nothing: only --yes removes.")
 def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> int:
     """List ended runs by age and size, and remove them after asking. Running runs are never removed.
-    A run whose submission was killed counts as ended a day later.
+    A run stays while another one waits to begin from its checkpoint. A run whose submission was killed counts as ended a day
+    later.
 
     Without --older-than, --larger-than or --name, the runs are only listed.
     """
@@ -110,9 +113,6 @@ def _removed(found: list[Old]) -> list[Old]:
     from launcher.submission.sweeps.points import points_of
 
     done = []
-    for place in {os.path.dirname(os.path.realpath(old.dir)) for old in found}:
-        for left in Path(place).glob(f"{_GOING}*"):  # by a command that was killed
-            shutil.rmtree(left, ignore_errors=True)
     for old in found:
         names = [*(p.id for p in points_of(Path(old.dir))), old.run]
         try:
@@ -133,19 +133,29 @@ def _remove(old: Old) -> None:
     from launcher.submission.folder.replace_files import lock
     from launcher.submission.sweeps.points import runs_at
 
-    root = Path(os.path.realpath(old.dir))
-    going = root.with_name(f"{_GOING}{root.name}")
-    with lock(root):
-        if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
-            raise StateError("it has gone on since it was listed")
-        os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked
-    try:
-        shutil.rmtree(going)
-    except BaseException:  # Ctrl-C, too: what is left is listed again
-        os.rename(going, root)
-        raise
+    root = going = Path(os.path.realpath(old.dir))
+    if not root.name.startswith(_GOING):
+        going = root.with_name(f"{_GOING}{root.name}")
+        with lock(root):
+            if _end_of(runs_at(root), _ends(runs_at(root))) != old.ended:
+                raise StateError("it has gone on since it was listed")
+            os.rename(root, going)  # nobody starts it now; an NFS keeps a file in it as long as that is locked
+    while os.path.lexists(going):  # after an error, or Ctrl-C, what is left is listed again
+        with contextlib.suppress(FileNotFoundError):  # another command removes it, too
+            shutil.rmtree(going)
     if os.path.islink(old.dir):
         os.unlink(old.dir)
+
+
+def _half_removed() -> Iterator[Old]:
+    """Yield what is left of runs whose removal was ended: they were chosen then, however old and large they were."""
+    from launcher.run import index
+
+    for place in {os.path.dirname(os.path.realpath(ref.path)) for ref in index.list_runs(check=False)}:
+        for left in Path(place).glob(f"{_GOING}*"):
+            with contextlib.suppress(OSError):
+                if is_own(found := os.lstat(left)):
+                    yield Old(left.name.removeprefix(_GOING), str(left), _bytes(left), found.st_mtime)
 
 
 def _end_of(runs: list[RunPaths], ends: dict[str, float]) -> float | None:
@@ -158,19 +168,18 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     from launcher.submission.sweeps.points import runs_at
 
     now = time.time()
-    refs = [
-        r
-        for r in reversed(index.list_runs())
-        if name in (None, index.job_name(r.id)) and not index.is_sweep(r.path.parent)
-    ]
+    refs = [r for r in reversed(index.list_runs()) if not index.is_sweep(r.path.parent)]
     inside = {r.id: runs_at(r.path) for r in refs}
     ends = _ends([paths for runs in inside.values() for paths in runs])
+    origins = _origins([paths for runs in inside.values() for paths in runs if paths.id not in ends])
     kept: Counter[str] = Counter()
-    found = []
+    found = [old for old in _half_removed() if name in (None, index.job_name(old.run))]
     for ref in refs:
         kept[index.job_name(ref.id)] += 1
         ended = _end_of(inside[ref.id], ends)
-        if kept[index.job_name(ref.id)] <= keep or ended is None:
+        if kept[index.job_name(ref.id)] <= keep or ended is None or name not in (None, index.job_name(ref.id)):
+            continue
+        if any(path.is_relative_to(os.path.realpath(ref.path)) for path in origins):
             continue
         if days is not None and now - ended < days * _DAY_S:
             continue
@@ -178,6 +187,16 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
         if gb is None or count >= gb * 1e9:
             found.append(Old(ref.path.name, str(ref.path), count, ended))
     return found
+
+
+def _origins(runs: list[RunPaths]) -> list[Path]:
+    """Return the checkpoints of other runs from which these, which have not ended, begin: until they have one of their own."""
+    from launcher.run.files import read_object
+
+    found = (
+        (read_object(p.spec) or {}).get("resume") for p in runs if not any(p.checkpoints.glob("step-*/manifest.json"))
+    )
+    return [Path(os.path.realpath(path)) for path in found if isinstance(path, str)]
 
 
 def _ends(runs: list[RunPaths]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def command(file: Path | None, output: str, force: bool) -> None:
     from launcher.opening import read_start
     from launcher.run.files import write_atomic
 
-    if output != "-" and not force and Path(output).exists():
+    if output != "-" and not force and os.path.lexists(output):
         raise StateError(f"{output} exists; --force replaces it, -o PATH writes elsewhere, and -o - prints")
     try:
         given = "" if file is None else read_start(file, 4 * MOST_TEXT).decode("utf-8", errors="replace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -63,9 +64,9 @@ def count(n: float | None) -> str:
 
 
 def number(x: object) -> str:
-    """A metric in four significant digits; anything but a finite number as written."""
-    if not isinstance(x, int | float) or not math.isfinite(x):
-        return "" if x is None else str(x)
+    """A metric in four significant digits; anything but a finite number as written, as far as there is room."""
+    if not isinstance(x, int | float) or not abs(x) <= sys.float_info.max:  # a whole number may be beyond all floats
+        return "" if x is None else clean(x, 30)
     if x == int(x) and abs(x) < 1e6:
         return str(int(x))
     return f"{x:.4g}"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
-from launcher.ownership import is_own, user_name
+from launcher.ownership import home, is_own, user_name
 from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import SUBMISSION_FILE, SWEEP_FILE
@@ -88,8 +88,7 @@ def job_name(run_id: str) -> str:
 
 def links_dir() -> Path:
     """Return the folder of links to all of this user's runs, by which a RUN is found from any working directory."""
-    state = os.environ.get("XDG_STATE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".local" / "state"
-    return Path(state) / "launcher" / "runs"
+    return Path(os.environ.get("XDG_STATE_HOME") or home() / ".local" / "state") / "launcher" / "runs"
 
 
 def register(run_dir: Path) -> None:

@@ -104,7 +104,9 @@ def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", co
     folder. Some sites' sbatch submits a copy from elsewhere; accounting tells the ``name`` alone.
     """
     folder, called = submission.get("job_folder"), submission.get("job_name")
-    if not called or name == called:
+    if not called or f"|{name}".endswith(
+        f"|{called}"
+    ):  # squeue parts columns by bars, and the path before the name may hold one
         return True
     if command and folder:
         return command.startswith((f"{folder}/", f"{root}/"))

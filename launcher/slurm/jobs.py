@@ -96,7 +96,9 @@ def newest_of_name(name: str) -> JobView | None:
 
 
 def _ask_sacct(*which: str) -> str:
-    return ask("sacct", "-n", "-P", "-X", *which, "--starttime=now-30days", f"--format={SACCT_FIELDS}").out
+    """Ask for jobs, however old those are that are named: of a whole user's, sacct would tell today's alone."""
+    since = [] if which[0].startswith("--jobs=") else ["--starttime=now-30days"]
+    return ask("sacct", "-n", "-P", "-X", *which, *since, f"--format={SACCT_FIELDS}").out
 
 
 def _which(job_ids: Sequence[str]) -> tuple[str, ...]:

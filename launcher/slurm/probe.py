@@ -128,8 +128,8 @@ def software_here(python: str) -> HostSoftware:
     """Ask the interpreter ``python`` on this host."""
     try:
         done = subprocess.run(
-            [python, "-c", _LOOK + "\nprint(json.dumps(look()))"], capture_output=True, text=True, timeout=60, check=False,
-            stdin=subprocess.DEVNULL, cwd="/",  # Python looks for modules there first: here, others may have left some
+            [python, "-c", _LOOK + "\nprint(json.dumps(look()))"], capture_output=True, text=True, errors="replace", timeout=60,
+            check=False, stdin=subprocess.DEVNULL, cwd="/",  # Python looks for modules there first: here, others may have left some
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return HostSoftware(error=str(error))

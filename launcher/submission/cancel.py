@@ -13,6 +13,7 @@ from launcher.run.events import AttemptStarted, RunSubmitted, SignalReceived
 from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import forget_request, read_outcome, read_state
+from launcher.slurm.later_jobs import cancel_named
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, is_hold, locate, open_jobs, scancel, withdraw_early
 
@@ -43,7 +44,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         return Cancelled(f"{paths.id} has ended already: {outcome.get('state')}", over=True)
     where = locate(paths)
     if not where.alive(fresh=True):
-        _forget_passed(paths)
+        _forget_rest(paths)
         return Cancelled(f"{paths.id} is not running any more", over=True)
     if where.in_foreign_job and is_hold(paths):
         return _stop_inside(paths, save=save)
@@ -72,17 +73,20 @@ def _told_to_save(paths: RunPaths) -> str:
     return "is saving and will then stop"
 
 
-def _forget_passed(paths: RunPaths) -> None:
+def _forget_rest(paths: RunPaths) -> None:
     """Remove the variables passed by name of a run that ended where nothing of it could: its job was cancelled in the queue, its host lost.
 
+    And the job of a resubmission that was killed before it could note that.
     A resubmission of this moment has written its own: both do it alone, and SLURM is asked again.
     """
-    from launcher.submission.folder.replace_files import lock_run
+    from launcher.submission.folder.replace_files import kept_files, lock_run
 
     with contextlib.suppress(LauncherError, OSError):
-        if paths.passed.exists():
+        if paths.passed.exists() or kept_files(paths):
             with lock_run(paths):
                 if not locate(paths).alive(fresh=True):
+                    if kept_files(paths):
+                        cancel_named(paths.id)
                     paths.passed.unlink(missing_ok=True)
 
 

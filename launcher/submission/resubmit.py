@@ -25,11 +25,11 @@ from launcher.run.paths import RunPaths
 from launcher.run.state import read_end, read_outcome, read_submission
 from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
+from launcher.slurm.later_jobs import cancel_named
 from launcher.submission import submit
 from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
-from launcher.submission.facts.staged_files import folder_beside
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.replace_files import kept_files, kept_name, lock_run, replacing, restore_kept
 from launcher.submission.liveness import await_end, is_hold, locate, withdraw_early
@@ -110,13 +110,10 @@ class Resubmission:
         """Gather facts for another attempt; it keeps its own copy of the code unless fresh code is wanted."""
         about = gather.script_facts(self.loaded.job.script or "", self.paths.code.resolve())
         code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
-        beside = self.paths.root.parent if self.sweep else self.paths.root  # today's runs_dir may be another
-        facts = gather.gather_facts(
-            self.loaded, backend=backend, code=code, run_id=self.paths.id, after=self.after, skip=[beside.parent]
+        beside = self.paths.root.parent if self.sweep else self.paths.root
+        return gather.gather_facts(
+            self.loaded, backend=backend, code=code, run_id=self.paths.id, after=self.after, lies_in=beside.parent
         )
-        if facts.staged is None:
-            return facts
-        return replace(facts, staged=replace(facts.staged, folder=folder_beside(beside)))
 
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""
@@ -236,6 +233,10 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     with make_folder.writing(paths.root):
+        if kept_files(
+            paths
+        ):  # by a command that was killed: its job, if SLURM has one, would fail as it begins, and end the run
+            cancel_named(paths.id)
         restore_kept([paths])
     outcome = read_end(paths) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):

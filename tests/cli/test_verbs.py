@@ -289,24 +289,62 @@ def test_clean_leaves_a_run_that_was_started_again_while_it_asked(
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
 def test_a_removal_that_is_interrupted_can_be_repeated(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stop: type[BaseException]
 ) -> None:
-    """The rest keeps its name, and is listed again; what a killed command left under another name goes, too."""
+    """The rest is no run any more, and goes with the next removal, though nothing else of its job is there; of another job's, it stays."""
     paths = _run(runs, "net-1121-0842-aaa")
     write_outcome(paths.outcome, {"state": "completed"})
-    (runs / ".removing-net-1121-0842-bbb" / "logs").mkdir(parents=True)
+    remove = clean.shutil.rmtree
     with monkeypatch.context() as patch:
 
-        def interrupted(path: str | Path, **_: object) -> None:
-            if ".removing-net-1121-0842-aaa" in str(path):
-                raise stop
+        def interrupted(path: Path) -> None:
+            (path / "outcome.json").unlink()
+            raise stop
 
         patch.setattr(clean.shutil, "rmtree", interrupted)
         assert main(["clean", "--name", "net", "--yes"]) in (11, 130)
-    assert paths.outcome.exists()
-    assert main(["clean", "--name", "net", "--yes"]) == 0
+    assert clean.shutil.rmtree is remove
+    capsys.readouterr()
+    assert main(["ls"]) == 0
+    assert "no runs found" in capsys.readouterr().out
+    assert main(["clean", "--name", "other", "--yes"]) == 0
+    assert [folder.name for folder in runs.iterdir()] == [f".removing-{paths.id}"]
 
+    assert main(["clean", "--name", "net", "--older-than", "9", "--larger-than", "9", "--yes"]) == 0
     assert list(runs.iterdir()) == []
+    assert not os.path.lexists(index.links_dir() / paths.id)
+
+
+def test_two_removals_of_one_run_do_not_disturb_each_other(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another command has removed meanwhile is no error: the run does not come back in part."""
+    paths = _run(runs, "net-1121-0842-aaa")
+    write_outcome(paths.outcome, {"state": "completed"})
+    remove = clean.shutil.rmtree
+
+    def meanwhile(path: Path) -> None:
+        monkeypatch.setattr(clean.shutil, "rmtree", remove)
+        (path / "outcome.json").unlink()
+        raise FileNotFoundError(2, "No such file or directory", "outcome.json")
+
+    monkeypatch.setattr(clean.shutil, "rmtree", meanwhile)
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+    assert list(runs.iterdir()) == []
+
+
+def test_clean_leaves_the_checkpoint_from_which_a_waiting_run_will_begin(runs: Path) -> None:
+    """A fork in the queue has no other: the run that it was forked from stays until the fork has ended, or has saved itself."""
+    origin, fork = _run(runs, "net-1121-0842-aaa", job_id="41"), _run(runs, "new-1121-0842-bbb", job_id="42")
+    write_outcome(origin.outcome, {"state": "completed"})
+    fork.spec.write_text(json.dumps({"id": fork.id, "resume": str(origin.checkpoint(10))}))
+    (runs.parent / "fake" / "queue").write_text(squeue_line("42", "PENDING"))
+
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+    assert origin.root.exists()
+
+    fork.checkpoint(20).mkdir()
+    (fork.checkpoint(20) / "manifest.json").write_text("{}")
+    assert main(["clean", "--name", "net", "--yes"]) == 0
+    assert [p.root.exists() for p in (origin, fork)] == [False, True]
 
 
 def test_clean_takes_what_a_killed_submission_left(runs: Path) -> None:
@@ -344,7 +382,7 @@ def test_clean_by_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_clean_goes_on_behind_a_run_that_it_cannot_remove(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That one is named, the exit code tells, the others are removed: what a link leads to, with the link."""
+    """That one is named, the exit code tells, the others are removed: what a link leads to, with the link. Its rest is listed again."""
     far, stuck, last = (_run(runs, f"net-1121-0842-{tag}") for tag in ("aaa", "bbb", "ccc"))
     for paths in (far, stuck, last):
         write_outcome(paths.outcome, {"state": "completed"})
@@ -352,17 +390,36 @@ def test_clean_goes_on_behind_a_run_that_it_cannot_remove(runs: Path, capsys: py
     far.root.rename(moved)
     far.root.symlink_to(moved)
     (stuck.logs / "busy").mkdir()
+    left = runs / f".removing-{stuck.id}"
     subprocess.run(["mount", "-t", "tmpfs", "none", stuck.logs / "busy"], check=True)
     try:
         assert main(["clean", "--name", "net", "--yes"]) == 11
     finally:
-        subprocess.run(["umount", stuck.logs / "busy"], check=True)
+        subprocess.run(["umount", left / "logs" / "busy"], check=True)
 
     said = capsys.readouterr()
     assert "removed 2 runs" in said.out
     assert f"{stuck.id} is not removed: " in said.err
     assert "Device or resource busy" in said.err
-    assert [os.path.lexists(p) for p in (far.root, moved, stuck.root, last.root)] == [False, False, True, False]
+    assert [os.path.lexists(p) for p in (far.root, moved, left, last.root)] == [False, False, True, False]
+    assert main(["clean"]) == 0
+    assert str(left) in capsys.readouterr().out
+
+
+def test_clean_makes_room_where_not_one_more_file_fits(runs: Path) -> None:
+    """A quota of files that is used up does not keep runs from being removed: that needs no file of its own."""
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=12", "none", runs], check=True)
+    try:
+        paths = _run(runs, "net-1121-0842-aaa")
+        write_outcome(paths.outcome, {"state": "completed"})
+        with contextlib.suppress(OSError):
+            for number in range(12):
+                (paths.logs / str(number)).touch()
+        assert main(["clean", "--name", "net", "--yes"]) == 0
+        assert list(runs.iterdir()) == []
+    finally:
+        subprocess.run(["umount", runs], check=True)
 
 
 @pytest.mark.parametrize("words", [["--older-than", "nan"], ["--older-than", "-1"], ["--larger-than", "nan"]])

@@ -27,6 +27,14 @@ def test_rates_are_numbers_that_people_read(rate: float, words: str) -> None:
     assert formats.rate(rate) == words
 
 
+@pytest.mark.parametrize("value", [10**400, -(10**400), "a\n" * 50, float("nan"), float("inf")])
+def test_what_no_float_holds_is_told_in_little_room(value: object) -> None:
+    """One damaged metric breaks no list of runs: neither a whole number beyond all floats nor a long text."""
+    told = formats.number(value)
+    assert told == formats.clean(value, 30)
+    assert len(told) <= 30
+
+
 def test_json_lists_hold_an_object_a_line_and_no_nan() -> None:
     """What `ls --json` prints is JSON that any reader takes, infinities and all, and that grep can be used on."""
     shown = formats.json_lines([{"run": "a", "metrics": {"loss": math.nan}}, {"run": "b"}])

@@ -10,6 +10,7 @@ import pytest
 from modes import bound_by_modes
 
 from launcher.cli._options import complete_run
+from launcher.config.load.site_profile import user_profile
 from launcher.errors import RunNotFoundError
 from launcher.run import index
 
@@ -33,6 +34,23 @@ def _make(place: tuple[Path, Path], run_id: str, t: float) -> Path:
     index.register(run)
     os.utime(links / run_id, (t, t), follow_symlinks=False)
     return run
+
+
+def test_a_user_without_home_and_account_has_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, or while the directory service is away, no home is known: runs are still listed, and job files read."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path))
+    (tmp_path / "net-1121-0842-k7f").mkdir()
+
+    assert index.links_dir() == Path("/.local/state/launcher/runs")
+    assert [ref.id for ref in index.list_runs()] == ["net-1121-0842-k7f"]
+    assert user_profile() == Path("/.config/launcher/site.yaml")
 
 
 def test_ids_carry_name_date_and_tag() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from an_event import an_event
+from squeue import squeue_line
 
 from launcher.run import event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import agent_logs, is_this_job, read_end
+from launcher.slurm.jobs import parse_squeue
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -60,6 +62,15 @@ def test_an_id_that_was_given_away_again_is_another_job(said: dict[str, str], ou
 
     assert is_this_job(submission, Path("/runs/point"), **said) is ours
     assert is_this_job({"job_id": "7"}, Path("/runs/point"), **said)
+
+
+def test_a_job_is_known_by_its_name_though_its_path_holds_a_bar() -> None:
+    """squeue parts its columns by bars: in a folder that has one in its name a run that trains is not taken for another job's."""
+    submission = {"job_id": "7", "job_name": "net-1121-0842-k7f", "job_folder": "/runs/a|b/net-1121-0842-k7f"}
+    row = squeue_line("7", "RUNNING", submission["job_name"], o=f"{submission['job_folder']}/submitit/submission.sh")
+    job = parse_squeue(row)["7"]
+
+    assert is_this_job(submission, Path(submission["job_folder"]), name=job.name, command=job.command)
 
 
 def test_a_history_tells_the_end_before_the_outcome_is_seen(tmp_path: Path) -> None:

@@ -196,6 +196,20 @@ def test_a_runaway_record_is_no_running_job(monkeypatch: pytest.MonkeyPatch, tmp
     assert {job: view.state for job, view in (job_views(["12", "13"]) or {}).items()} == {"13": "FAILED"}
 
 
+def test_a_job_that_is_named_is_found_however_old_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """sacct tells of jobs within a time: since ever for those that are named, unless another beginning is asked for."""
+    row = "12|12|CANCELLED by 1000|0:0|1|1|2|n1|None|run"
+    for name, script in (
+        ("squeue", "echo 'Invalid job id specified' >&2; exit 1"),
+        ("sacct", f'case "$*" in *--starttime*) ;; *) echo "{row}";; esac'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert {job: view.state for job, view in (job_views(["12"]) or {}).items()} == {"12": "CANCELLED"}
+
+
 def test_silence_is_not_ignorance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where SLURM does not answer nothing is known of any job; a job it has forgotten is merely missing."""
     squeue = tmp_path / "squeue"

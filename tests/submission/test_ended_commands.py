@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -79,6 +80,24 @@ def test_a_resubmission_that_is_ended_leaves_the_old_code(
     assert (paths.code / "last.pt").read_text() == "the run's"
     assert (paths.lib / "launcher" / "__init__.py").exists()
     assert list(paths.root.glob(".before.*")) == []
+
+
+@pytest.mark.parametrize("verb", ["resubmit", "cancel"])
+def test_no_job_is_left_of_a_resubmission_that_was_killed_once_slurm_had_it(
+    code: Path, home: Path, slurm: Path, verb: str
+) -> None:
+    """Nobody knows that job's id: the next command cancels it by the run's name, as it would fail in the end, and the run with it."""
+    paths = _submitted(home)
+    sbatch = (slurm / "sbatch").read_text()
+    (slurm / "sbatch").write_text(f"{sbatch}kill -KILL $PPID\n")
+    words = [sys.executable, "-m", "launcher"]
+    again = [*words, "resubmit", paths.id]
+    assert subprocess.run(again, cwd=home, check=False, capture_output=True).returncode == -signal.SIGKILL
+    assert not (slurm / "cancelled").exists()
+    (slurm / "sbatch").write_text(sbatch)
+    subprocess.run([*words, verb, paths.id], cwd=home, check=True, capture_output=True)
+
+    assert (slurm / "cancelled").read_text() == f"--user={os.getuid()} --name={paths.id}\n"
 
 
 def test_a_fork_of_a_run_whose_resubmission_was_killed_has_its_old_code(code: Path, home: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from planning import facts
 
+from launcher.config.load.load import LoadedJob
 from launcher.run.paths import RunPaths
 from launcher.submission import resubmit
+from launcher.submission.facts import gather
 from launcher.submission.facts.facts import StagedFiles
 from launcher.submission.facts.staged_files import folder_beside
 
@@ -21,18 +23,24 @@ from launcher.submission.facts.staged_files import folder_beside
     ids=["a run", "a point of a sweep"],
 )
 def test_the_archive_is_beside_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, sweep: dict[str, Any], beside: str
+    home: Path,
+    slurm: Path,
+    job: Callable[..., LoadedJob],
+    monkeypatch: pytest.MonkeyPatch,
+    run: str,
+    sweep: dict[str, Any],
+    beside: str,
 ) -> None:
     """Today's folder of runs may be another (it depends on where the command is typed): nodes may not see it."""
-    found = facts(staged=StagedFiles("/elsewhere/.environments-0", key="feed"))
-    monkeypatch.setattr(resubmit.gather, "gather_facts", lambda *_, **__: found)
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", "/elsewhere")
+    monkeypatch.setattr(gather, "staged_files", lambda _, folder, *__: StagedFiles(folder, key="feed"))
     again: Any = SimpleNamespace(
-        loaded=SimpleNamespace(job=SimpleNamespace(script="")),
-        paths=RunPaths(tmp_path / run), how=SimpleNamespace(fresh_code=False), code_root="/code", sweep=sweep, after=(),
+        loaded=job(environment={"stage": True}), paths=RunPaths(home / run), how=SimpleNamespace(fresh_code=False),
+        code_root="/code", sweep=sweep, after=(),
     )  # fmt: skip
 
     staged = resubmit.Resubmission.facts(again, "slurm").staged
 
     assert staged is not None
-    assert staged.archive == f"{folder_beside(tmp_path / beside)}/feed.tar"
-    assert Path(staged.folder).parent == tmp_path / "runs"
+    assert staged.archive == f"{folder_beside(home / beside)}/feed.tar"
+    assert Path(staged.folder).parent == home / "runs"

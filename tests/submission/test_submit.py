@@ -172,6 +172,21 @@ def test_an_answer_that_cannot_be_read_is_reconciled_by_name(job: Make, slurm: P
     assert _submit(job(), _facts(home)).job_id == "77"
 
 
+@pytest.mark.parametrize("queue", ["77\n", ""], ids=["SLURM has it", "SLURM has nothing"])
+def test_a_disk_that_fills_up_as_slurm_takes_the_job_loses_none(job: Make, slurm: Path, home: Path, queue: str) -> None:
+    """submitit cannot write its files beside the job's: the job is found and kept; where there is none, sbatch is not blamed."""
+    (slurm / "sbatch").write_text('#!/bin/bash\nmkdir -p "${1%/*}/77_submission.sh/x"\necho "Submitted batch job 77"\n')
+    (slurm / "queue").write_text(queue)
+    if queue:
+        one = _submit(job(), _facts(home))
+        assert one.job_id == "77"
+        assert (one.paths.submitit / "77_submitted.pkl").is_file()
+    else:
+        with pytest.raises(SubmitError, match=r"^the job was not submitted: .*77_submission\.sh"):
+            _submit(job(), _facts(home))
+        assert list((home / "runs").iterdir()) == []
+
+
 def test_a_job_that_appears_late_is_found(job: Make, slurm: Path, home: Path) -> None:
     """A busy controller takes the job after sbatch has given up: squeue is asked again although its first answer is empty."""
     (slurm / "says").write_text("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
@@ -770,6 +785,21 @@ def test_what_can_be_done_with_a_script_that_has_completed(job: Make, slurm: Pat
 
     with pytest.raises(StateError, match=r"completed: nothing is left to do. Change its job \(-- --epochs 20\)"):
         resubmit.resubmit(first.paths, resubmit.Again())
+
+
+@pytest.mark.torch
+def test_a_resubmission_is_judged_by_the_place_where_the_run_lies(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by today's runs_dir: one that is full, or of which nothing is known here, keeps no run from going on; a full disk of its own does."""
+    paths = _submit(job(name="net", runs_dir="$NOT_SET_ANYWHERE/runs"), _facts(home)).paths
+    _ended(paths)
+    assert resubmit.resubmit(paths, resubmit.Again()).plan.run_dir == str(paths.root)
+
+    _ended(paths)
+    monkeypatch.setattr(gather, "_free", lambda path: (1_000_000, None) if path == paths.root.parent else (None, None))
+    with pytest.raises(RunDirError, match=f"{paths.root.parent}: 1.0 MB free"):
+        resubmit.resubmit(paths, resubmit.Again())
 
 
 @pytest.mark.torch

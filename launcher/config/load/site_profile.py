@@ -22,7 +22,7 @@ from launcher.config.document.validation import did_you_mean, keys_at, suggestio
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 from launcher.opening import open_regular
-from launcher.ownership import other_writer
+from launcher.ownership import home, other_writer
 
 ADMIN_PROFILE = Path("/etc/launcher/site.yaml")
 
@@ -52,7 +52,7 @@ class Layer:
 
 def user_profile(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where this user's own profile is or would be."""
-    return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
+    return Path(environ.get("XDG_CONFIG_HOME") or home() / ".config") / "launcher" / "site.yaml"
 
 
 def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:

@@ -59,12 +59,15 @@ def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str], *, besides: Sequ
         killed = getattr(error.__cause__, "returncode", 0) < 0  # Ctrl-C: somebody waits
         lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines())
         why = "; ".join(dict.fromkeys(filter(None, lines))) or ("it was killed" if killed else "it gave no reason")
-        if killed or _UNCLEAR.search(text):
+        full = isinstance(
+            error, OSError
+        )  # a file of submitit's could not be written, perhaps when SLURM had the job already
+        if killed or full or _UNCLEAR.search(text):
             name, known = str(plan.parameters["job_name"]), {one.partition("_")[0] for one in besides}
-            job_id = _look_for(name, known, environment, why, looks=1 if killed else _LOOKS)
+            job_id = _look_for(name, known, environment, why, looks=1 if killed or full else _LOOKS)
             if job_id is not None:
                 return _adopt(_pickles(Path(folder)) - before, run_dirs, job_id)
-        raise SubmitError(f"sbatch refused the job: {why}") from None
+        raise SubmitError(f"{'the job was not submitted' if full else 'sbatch refused the job'}: {why}") from None
 
 
 def _look_for(name: str, known: set[str], environment: dict[str, str], why: str, *, looks: int) -> str | None:

@@ -49,11 +49,12 @@ def gather_facts(
     for_reading: bool = False,
     slurm: SlurmFacts | None = None,
     skip: Sequence[Path] = (),
+    lies_in: Path | None = None,
 ) -> Facts:
     """Gather what planning ``loaded`` needs. ``code`` replaces reading the code directory (a resubmission's copy).
 
-    ``slurm``: what is known of it. ``skip``: folders that are no code. ``for_reading``: the plan is only printed, also of a job in
-    doubt, of which nothing is run.
+    ``slurm``: what is known of it. ``skip``: folders that are no code. ``lies_in``: the folder of the run that is there already, whatever
+    ``runs_dir`` is today. ``for_reading``: the plan is only printed, also of a job in doubt, of which nothing is run.
 
     Raises TrustError for such a job otherwise, and ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
@@ -61,7 +62,7 @@ def gather_facts(
         refuse(loaded.doubt)
     env, job = os.environ, loaded.job
     with loaded.placing():
-        runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
+        runs_dir, shown = (lies_in, "") if lies_in else runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
     image, image_missing = _image(loaded)
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
@@ -127,7 +128,12 @@ def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Ma
     text = _expanded("runs_dir", value)
     if "$" in text:
         raise ConfigError(f"runs_dir: {value}: {text[text.index('$') :].split('/')[0]} is not set in your environment")
-    return ((base if job_says else Path.cwd()) / text).absolute(), text
+    runs_dir = ((base if job_says else Path.cwd()) / text).absolute()
+    if ":" in str(runs_dir):  # PYTHONPATH ends there: the run would import another launcher than its own copy
+        raise ConfigError(
+            f"runs_dir: {runs_dir} must not contain a colon; set runs_dir or $LAUNCHER_RUNS_DIR to another place"
+        )
+    return runs_dir, text
 
 
 def _expanded(key: str, path: str) -> str:

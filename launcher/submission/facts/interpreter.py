@@ -130,17 +130,20 @@ def ask_interpreter(path: str, origin: str, environ: Mapping[str, str]) -> Inter
             [path, "-c", text],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=60,
             check=False,
             cwd="/",
             stdin=subprocess.DEVNULL,
             env={k: v for k, v in environ.items() if _NEEDED.fullmatch(k) and not secret_name(k)},
         )
-        return _made(path, origin, json.loads(done.stdout))
+        return _made(
+            path, origin, json.loads(done.stdout.splitlines()[-1])
+        )  # a wrapper may have printed something before
     except subprocess.TimeoutExpired:
         return Interpreter(path=path, origin=origin, error="it did not answer within 60 s")
-    except (OSError, ValueError) as error:
-        said = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        said = (done.stderr.strip() or done.stdout).splitlines()[-1:] if "done" in locals() else [str(error)]
         return Interpreter(path=path, origin=origin, error=said[0] if said else "it printed nothing")
 
 

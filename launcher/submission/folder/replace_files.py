@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -27,15 +28,27 @@ def lock(folder: Path) -> Iterator[None]:
     Raises StateError while another one does, RunDirError where the folder cannot be written.
     """
     with make_folder.writing(folder):
-        file = (folder / ".resubmitting").open("w")
-    with file:
+        fd = _lock_file(folder)
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StateError(f"{folder.name} is being resubmitted or removed by another command") from None
         except OSError:  # a file system without locks
             pass
         yield
+    finally:
+        os.close(fd)
+
+
+def _lock_file(folder: Path) -> int:
+    """Open what is locked: a file, as a network file system locks no folder; the folder where there is room for no file."""
+    try:
+        return os.open(folder / ".resubmitting", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def lock_run(paths: RunPaths) -> contextlib.AbstractContextManager[None]:

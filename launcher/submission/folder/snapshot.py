@@ -206,8 +206,11 @@ def copy_launcher(target: Path) -> None:
             os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE | stat.S_IRWXU)  # the run is to be removable
         if target.stat().st_mode & stat.S_IRGRP:
             make_folder.let_group_read(target)
-    except (OSError, shutil.Error) as error:
-        raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
+    except OSError as error:
+        why = (
+            error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        )  # of one file: on a full disk it is the same for all
+        raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {why}") from None
 
 
 def link_launcher(like: Path, target: Path) -> None:

@@ -278,7 +278,7 @@ def _digested(runs: list[RehearsedRun], python: str) -> list[RehearsedRun]:
     try:
         done = subprocess.run(
             [python, "-m", "launcher.training.checkpoint.checkpoint_digest", *there], cwd=str(roots[0].root), env=env,
-            capture_output=True, text=True, check=False, timeout=_COMPARE_S,
+            capture_output=True, text=True, errors="replace", check=False, timeout=_COMPARE_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LauncherError(f"the two states could not be compared: {error}") from None

@@ -61,8 +61,7 @@ def make_rerun(
     attended = told is None or told.source != COMMAND_LINE  # somebody waits: what fails is told at once
     kept = replace(loaded, job=_as_rerun(loaded.job, attended=attended))
     slurm = SlurmFacts(found=True, site=spec.site) if spec.batch == "slurm" else SlurmFacts()
-    facts = gather_facts(kept, backend=spec.batch, slurm=slurm, skip=[hold.root.parent])
-    facts = replace(facts, runs_dir=str(hold.root.parent))
+    facts = gather_facts(kept, backend=spec.batch, slurm=slurm, lies_in=hold.root.parent)
 
     def make(now: Facts) -> SubmissionPlan:
         return _in_hold(plan(kept, now), spec)

@@ -54,6 +54,8 @@ def test_nothing_is_overwritten_unasked(here: Path) -> None:
     assert (here / "job.yaml").read_text() == "mine\n"
     assert "script: train.py" in init(str(GOLDEN / "lightning.sbatch"), "-o", "-").output
     assert (here / "job.yaml").read_text() == "mine\n"
+    (here / "link.yaml").symlink_to("elsewhere")
+    assert isinstance(init(str(GOLDEN / "lightning.sbatch"), "-o", "link.yaml").exception, StateError)
     assert init(str(GOLDEN / "lightning.sbatch"), "--force").exit_code == 0
     assert "script: train.py" in (here / "job.yaml").read_text()
 
@@ -62,7 +64,8 @@ def test_what_cannot_be_read_or_written_is_a_sentence(here: Path) -> None:
     """A missing input, an input that is no script, and an output nobody can write end as errors of ours."""
     (here / "notes.txt").write_text("hello\n")
 
-    for words in (["nope.sbatch"], ["notes.txt"], [str(GOLDEN / "lightning.sbatch"), "-o", "no/such/job.yaml"]):
+    script = str(GOLDEN / "lightning.sbatch")
+    for words in (["nope.sbatch"], ["notes.txt"], [script, "-o", "no/such/job.yaml"], [script, "-o", "n" * 300]):
         assert isinstance(init(*words).exception, ConfigError), words
     assert not (here / "job.yaml").exists()
 

@@ -38,6 +38,8 @@ def test_where_runs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert gather.runs_dir_of(None, base, SiteProfile(), {})[0] == tmp_path / "runs"
     with pytest.raises(ConfigError, match="is not set"):
         gather.runs_dir_of("$NOT_SET_ANYWHERE/x", base, site, {})
+    with pytest.raises(ConfigError, match="must not contain a colon"):  # PYTHONPATH would end there
+        gather.runs_dir_of("2026-11-29T18:30", base, site, {})
 
 
 @pytest.mark.parametrize(

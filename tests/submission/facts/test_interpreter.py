@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.slurm import probe
 from launcher.submission.facts import interpreter
 
 FINDER = """from __future__ import annotations
@@ -68,6 +69,27 @@ def test_a_package_that_is_noted_twice_is_told_once(tmp_path: Path) -> None:
     }
 
     assert seen(tmp_path, files) == [("my-lab", f"{tmp_path}/project")]
+
+
+def test_a_python_may_greet_and_warn_in_any_encoding(tmp_path: Path) -> None:
+    """A wrapper's greeting before the answer, and a warning in Latin 1 beside it, keep no job from its Python; nor the doctor from its look."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho hello\nprintf 'd\\351pr\\351ci\\351\\n' >&2\nexec {sys.executable} \"$@\"\n")
+    python.chmod(0o755)
+    found = interpreter.ask_interpreter(str(python), "test", os.environ)
+
+    assert found.error == ""
+    assert found.version == probe.software_here(str(python)).python == "{}.{}.{}".format(*sys.version_info[:3])
+
+
+@pytest.mark.parametrize("answer", ["1", "[]", "{}", "no JSON", '{"version": 1, "packages": 3}'])
+def test_what_is_no_python_is_told_with_what_it_printed(tmp_path: Path, answer: str) -> None:
+    """Another program's output is an error of the interpreter, not one of the launcher."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    python.chmod(0o755)
+
+    assert interpreter.ask_interpreter(str(python), "test", os.environ).error == answer
 
 
 def test_packages_of_trackers_and_notifications_are_asked_for(tmp_path: Path) -> None:

@@ -257,3 +257,17 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
         "hunter",
     ):
         assert secret not in text
+
+
+def test_a_full_disk_is_told_once_when_the_launcher_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence that names one file, not the list of all that could not be copied."""
+
+    def full(source: str, target: str) -> None:
+        raise OSError(28, "No space left on device", target)
+
+    monkeypatch.setattr(snapshot, "_copy_file", full)
+    said = (
+        rf"^{tmp_path}/lib: the launcher cannot be copied into the run: \[Errno 28\] No space left on device: '[^']+'$"
+    )
+    with pytest.raises(SnapshotError, match=said):
+        snapshot.copy_launcher(tmp_path / "lib")
