@@ -18,7 +18,7 @@ from launcher.run.worker_texts import ADDED_UP, NOT_REGISTERED, UNORDERED, UNSTE
 from launcher.training.checkpoint import distributed, read, readback, write
 from launcher.training.checkpoint.copies import sum_of_bits
 from launcher.training.checkpoint.digest import digest
-from launcher.training.checkpoint.plain import from_plain, map_leaves
+from launcher.training.checkpoint.plain import from_plain, map_leaves, to_plain
 from launcher.training.ddp.optimizers import bearer, parts, restore_dtypes
 from launcher.training.ddp.randomness import seed_rank, set_rng_state
 from launcher.training.ddp.wrapping import is_exact, note, pin, replicas, unwrap
@@ -205,7 +205,7 @@ class Registered:
                 state |= {key: _cloned(value) for key, value in state.items() if key.endswith("_extra_state")}
             thing.load_state_dict(distributed.divide(state, thing) if name in self._in_parts else state)
             if isinstance(thing, torch.optim.Optimizer) and name not in self._in_parts:
-                restore_dtypes(thing, state)
+                restore_dtypes(thing, state, _moved)
         except Exception as error:
             lasting = isinstance(error, CheckpointError) and error.lasting
             raise CheckpointError(
@@ -311,6 +311,10 @@ def saved_state(name: str, thing: Any) -> Any:
 
 def _bits(leaf: Any, _: object) -> Any:
     return sum_of_bits(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return from_plain(to_plain(value), tensor=lambda tensor: tensor.to(device))
 
 
 def _cloned(value: Any) -> Any:
