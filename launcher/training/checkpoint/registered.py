@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
@@ -25,6 +26,8 @@ from launcher.training.ddp.wrapping import is_exact, note, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
+_SCHEDULED = ("lr", "momentum", "betas")
+"""What a scheduler sets in the groups of an optimizer."""
 _MOST_LOOKS = 16
 """An agent may learn in few of its steps for months; the gradients of a large model are thousands of tensors."""
 
@@ -49,6 +52,8 @@ class Registered:
         """The step whose distributed state was gathered last: a save that is tried again meets no other rank."""
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
+        self._rates: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """Each group of an optimizer that was loaded, and what a scheduler sets in it as the checkpoint has it."""
         self._place, self._device = place, device
         self._settle, self._watch = settle, watch
         self._told_unordered = False
@@ -127,10 +132,16 @@ class Registered:
             source = self._mine if per_rank else self.loaded
             if source is not None:
                 self._load(name, inner, source["objects"])
+            is_loaded = source is not None and name in source["objects"]
+            if is_loaded and hasattr(inner, "get_last_lr"):
+                # The constructor of a scheduler sets the rates of step 0, also in an optimizer that was loaded before.
+                for group, rates in self._rates:
+                    group.update(rates)
             for part in parts(inner):
                 if isinstance(part, torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(part):
                     self.optimizers.append(part)
                     part.register_step_pre_hook(lambda *_: self._settle())
+                    self._rates += [(group, _rates(group)) for group in part.param_groups if is_loaded]
             for replica in replicas(thing):
                 self._watch(note(replica))
                 if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
@@ -307,6 +318,10 @@ def saved_state(name: str, thing: Any) -> Any:
         return thing.state_dict()
     except Exception as error:
         raise CheckpointError(f"the state_dict() of {name!r} fails: {type(error).__name__}: {error}") from error
+
+
+def _rates(group: dict[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy({key: group[key] for key in _SCHEDULED if key in group})
 
 
 def _bits(leaf: Any, _: object) -> Any:
