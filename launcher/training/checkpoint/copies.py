@@ -138,6 +138,8 @@ def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor | None:
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if tensor.layout is not torch.strided or tensor.is_meta:
         return None
+    if tensor.is_quantized:  # taken for bytes, it would crash torch
+        tensor = tensor.int_repr()
     data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     whole = data.numel() // 8 * 8
     if data.storage_offset() % 8:
