@@ -88,6 +88,19 @@ def short_epochs(worker: Any) -> None:
         job.scheduler.step()
 
 
+def held_loops(worker: Any, *, inside: bool = True) -> None:
+    """Loops left by `break` while a name holds them, as ``bar = tqdm(...)`` does."""
+    job, data = Job(worker), numbers(40)
+    for _ in worker.epochs(3) if inside else range(1):
+        loop = worker.batches(data, 4)
+        for batch in loop:
+            job.train(batch)
+            if (worker.steps_done + 1) % 3 == 0:
+                break
+        job.scheduler.step()
+    globals()["held"] = loop
+
+
 def growing(worker: Any) -> None:
     """Each epoch has more samples."""
     job = Job(worker)
