@@ -208,8 +208,9 @@ class Registered:
         if name not in states:
             self._warn(f"the checkpoint holds no state of {name!r}: it starts from scratch")
             return
-        # The file is mapped; what keeps the tensors it is given must not keep the mapping.
-        tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
+        # The file is mapped; what keeps the tensors it is given must not keep the mapping. Those of one memory (tied weights in a moving
+        # average) stay that.
+        tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else partial(_unmapped, {})
         try:
             state = from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor)
             if isinstance(thing, torch.nn.Module) and isinstance(state, dict):
@@ -326,6 +327,10 @@ def _rates(group: dict[str, Any]) -> dict[str, Any]:
 
 def _bits(leaf: Any, _: object) -> Any:
     return sum_of_bits(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _unmapped(memo: dict[int, Any], tensor: torch.Tensor) -> Any:
+    return copy.deepcopy(tensor.detach(), memo)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
