@@ -61,7 +61,7 @@ def run_work(place: WorkerPlace) -> int:
         if os.getpid() != rank_pid:
             return 0  # a child that the function forked has come to its end here
         if not session.told:  # else the function has caught StopTraining: it has stopped
-            session.finish()
+            worker.close()
     except StopTraining:
         pass
     except BaseException as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -35,16 +35,14 @@ class Worker:
         self._session = session
         self._loops = 0
         self._epoch: int | None = None
-        self._epoch_used = False
+        self._epoch_used = self._told_repeated = False
         self._unit: Unit | None = None
         self._micro = Micro([], 0, 1.0)
         self._wrapped: dict[int, torch.nn.Module] = {}
         """By id the modules of which DDP may give all ranks rank 0's buffers."""
         self._left = False
         """The latest loop over `batches` was left by `break`."""
-        self._data: Any = None
-        """What the latest `batches` read."""
-        self._told_repeated = False
+        self._data = self._loop = cast(Any, None)  # what the latest `batches` read, and its iterator
         self._way = OneWay(session.registered, session.rules, self._tell)
         self._counts: set[int | None] = set()
         """The steps of each loop over `steps`."""
@@ -129,6 +127,10 @@ class Worker:
             for epoch in range(session.position.epoch, session.epochs):
                 self._epoch, self._epoch_used = epoch, False
                 yield epoch
+                if session.in_unit:  # left by `break` and held by a name of the user's: the state has what followed
+                    self._epoch = None
+                    self._loop.close()
+                    session.position.epoch, session.position.consumed = epoch + 1, 0
                 if session.limit_reached:
                     break
         finally:
@@ -185,7 +187,8 @@ class Worker:
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
         session.last_step = session.total_steps if self._epoch is not None or epochs is not None else None
         units = partial(plan.units, first, start, end)
-        yield from self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), plan, end)
+        self._loop = self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), plan, end)
+        yield from self._loop
 
     def _units(self, units: Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]], plan: Plan, end: int) -> Iterator[Any]:
         session, at = self._session, self._session.position
@@ -203,7 +206,8 @@ class Worker:
                     self._leave(unit, plan)
                     raise
             if unit.last and unit.epoch == end - 1:
-                self._share_buffers()
+                # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.
+                wrapping.share_buffers(self._wrapped.values())
             session.finish_unit(unit, last=at.step + 1 == session.total_steps)
         self._unit = None
         session.open_gap()
@@ -233,11 +237,6 @@ class Worker:
         if at.phase < number:
             at.phase, at.epoch, at.consumed = number, 0, 0
         return True
-
-    def _share_buffers(self) -> None:
-        # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.
-        if self.world_size > 1 and dist.is_initialized():
-            wrapping.share_buffers(self._wrapped.values())
 
     @property
     def weight(self) -> float:
@@ -305,7 +304,7 @@ class Worker:
         if self._left and session.in_gap:
             session.pass_boundary()  # all ranks meet below, so none of them stops here
         if self._left or not session.in_gap:
-            self._share_buffers()  # else each rank would measure with its own statistics; a loop's last step has shared them
+            wrapping.share_buffers(self._wrapped.values())  # else each rank would measure with its own statistics
         results = evaluate(session, model, dataset, batch_size, measure, collate, num_workers)
         results = {prefix + name: value for name, value in results.items()}
         session.reporter.result(WorkerEvaluated(step=session.position.step + session.in_unit, metrics=results))
@@ -391,8 +390,10 @@ class Worker:
         return save_folder(self._session)
 
     def close(self) -> None:
-        """End the script's work: without an agreed stop it has finished."""
+        """End the work: without an agreed stop it has finished."""
         session = self._session
+        if session.in_unit:  # as in `epochs`
+            self._loop.close()
         if session.stopping:
             session.stopped(saved=False)
         elif session.place.paths is not None:

@@ -67,6 +67,16 @@ def scheduled_first(worker: Any) -> None:
             job.train(batch)
 
 
+def scheduled_late(worker: Any) -> None:
+    """The scheduler is made, and registered, when the optimizer has been."""
+    job = Job(worker)
+    warm_up = torch.optim.lr_scheduler.LinearLR(job.optimizer, 0.1, total_iters=8)
+    worker.register(warm_up=warm_up)
+    for batch in worker.batches(numbers(24), 4, epochs=2):
+        job.train(batch)
+        warm_up.step()
+
+
 def short_epochs(worker: Any) -> None:
     """Three steps an epoch, whatever the data hold."""
     job, data = Job(worker), numbers(40)
@@ -76,6 +86,19 @@ def short_epochs(worker: Any) -> None:
             if (worker.steps_done + 1) % 3 == 0:
                 break
         job.scheduler.step()
+
+
+def held_loops(worker: Any, *, inside: bool = True) -> None:
+    """Loops left by `break` while a name holds them, as ``bar = tqdm(...)`` does."""
+    job, data = Job(worker), numbers(40)
+    for _ in worker.epochs(3) if inside else range(1):
+        loop = worker.batches(data, 4)
+        for batch in loop:
+            job.train(batch)
+            if (worker.steps_done + 1) % 3 == 0:
+                break
+        job.scheduler.step()
+    globals()["held"] = loop
 
 
 def growing(worker: Any) -> None:

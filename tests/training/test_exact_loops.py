@@ -48,6 +48,27 @@ def test_what_a_resume_repeats_leaves_no_trace(tmp_path: Path, target: str, at: 
     assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
 
 
+@pytest.mark.parametrize(("inside", "steps"), [(True, 9), (False, 3)])
+def test_a_loop_that_is_left_and_held_is_over(tmp_path: Path, inside: bool, steps: int) -> None:
+    """By ``bar = tqdm(worker.batches(...))``, say: the next epoch was left out, and the last step was in no checkpoint."""
+    full = _run(tmp_path / "full", "held_loops", params={"inside": inside})
+    assert (len(_order(tmp_path / "full")), full.committed[-1].name) == (steps, f"step-{steps:08}")
+
+    for at in (2, 3, 4) if inside else ():
+        again = _run(tmp_path / f"again-{at}", "held_loops", resume=full.paths.checkpoint(at))
+        assert _order(tmp_path / f"again-{at}") == _order(tmp_path / "full")[at:]
+        assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+def test_a_scheduler_may_be_made_after_its_optimizer_is_registered(tmp_path: Path) -> None:
+    """Its constructor sets the learning rate of step 0 in the optimizer that was loaded: the checkpoint's is set again."""
+    full = _run(tmp_path / "full", "scheduled_late")
+    again = _run(tmp_path / "again", "scheduled_late", resume=full.paths.checkpoint(5))
+
+    assert _order(tmp_path / "again") == _order(tmp_path / "full")[5:]
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
 @pytest.mark.parametrize("inside", [True, False], ids=["epochs", "one loop"])
 @pytest.mark.parametrize(("changed", "params"), [({"seed": 1}, {}), ({}, {"shuffle": False})], ids=["seed", "shuffle"])
 def test_an_order_that_has_begun_is_kept(tmp_path: Path, inside: bool, changed: Any, params: Any) -> None:

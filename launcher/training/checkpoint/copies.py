@@ -86,9 +86,7 @@ class Snapshot:
             return tensor
         if tensor.layout is not torch.strided:
             return tensor.to("cpu", copy=True)
-        identity = (
-            tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(),
-        )  # fmt: skip
+        identity = _identity(tensor)
         if tensor.numel() and identity in seen:
             return seen[identity]
         buffer = self._buffers.get(path)
@@ -102,11 +100,18 @@ class Snapshot:
         return buffer
 
 
+def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (
+        tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(),
+    )  # fmt: skip
+
+
 class Reference:
     """A state held by reference: small values copied, large tensors trusted as long as nobody has written to them."""
 
     def __init__(self, tree: Any) -> None:
         self._held: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+        self._small: dict[tuple[Any, ...], torch.Tensor] = {}
         self.tree = map_leaves(tree, self._hold)
 
     @property
@@ -125,7 +130,9 @@ class Reference:
             return copy.deepcopy(leaf)
         tensor = leaf.detach()  # shares the version counter
         if tensor.numel() * tensor.element_size() <= _SMALL:
-            return tensor.clone()
+            if tensor.layout is not torch.strided:
+                return tensor.clone()
+            return self._small.setdefault(_identity(tensor), tensor.clone())
         self._held.append((tensor, tensor._version, sum_of_bits(tensor)))
         return tensor
 
@@ -138,6 +145,8 @@ def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor | None:
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if tensor.layout is not torch.strided or tensor.is_meta:
         return None
+    if tensor.is_quantized:  # taken for bytes, it would crash torch
+        tensor = tensor.int_repr()
     data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     whole = data.numel() // 8 * 8
     if data.storage_offset() % 8:

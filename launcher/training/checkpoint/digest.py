@@ -17,8 +17,12 @@ def digest(value: Any) -> str:
 
 
 def _feed(hasher: Any, node: Any) -> None:
-    if isinstance(node, torch.Tensor):
-        tensor = node.detach().cpu().contiguous()
+    if isinstance(node, torch.Tensor) and (node.layout is not torch.strided or node.is_quantized):
+        # What it is made of: indices and values of a sparse one; torch crashes where a quantised one is taken for bytes.
+        made_of = node.detach().__reduce_ex__(2)[1]  # type: ignore[no-untyped-call]
+        _feed(hasher, [node.int_repr(), node.dequantize()] if node.is_quantized else made_of)
+    elif isinstance(node, torch.Tensor):
+        tensor = node.detach().cpu().resolve_conj().resolve_neg().contiguous()
         hasher.update(f"T{tensor.dtype}{tuple(tensor.shape)}".encode())
         hasher.update(tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b"")
     elif isinstance(node, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
@@ -18,13 +19,15 @@ from launcher.run.worker_texts import ADDED_UP, NOT_REGISTERED, UNORDERED, UNSTE
 from launcher.training.checkpoint import distributed, read, readback, write
 from launcher.training.checkpoint.copies import sum_of_bits
 from launcher.training.checkpoint.digest import digest
-from launcher.training.checkpoint.plain import from_plain, map_leaves
+from launcher.training.checkpoint.plain import from_plain, map_leaves, to_plain
 from launcher.training.ddp.optimizers import bearer, parts, restore_dtypes
 from launcher.training.ddp.randomness import seed_rank, set_rng_state
 from launcher.training.ddp.wrapping import is_exact, note, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
+_SCHEDULED = ("lr", "momentum", "betas")
+"""What a scheduler sets in the groups of an optimizer."""
 _MOST_LOOKS = 16
 """An agent may learn in few of its steps for months; the gradients of a large model are thousands of tensors."""
 
@@ -49,6 +52,8 @@ class Registered:
         """The step whose distributed state was gathered last: a save that is tried again meets no other rank."""
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
+        self._rates: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """Each group of an optimizer that was loaded, and what a scheduler sets in it as the checkpoint has it."""
         self._place, self._device = place, device
         self._settle, self._watch = settle, watch
         self._told_unordered = False
@@ -127,10 +132,16 @@ class Registered:
             source = self._mine if per_rank else self.loaded
             if source is not None:
                 self._load(name, inner, source["objects"])
+            is_loaded = source is not None and name in source["objects"]
+            if is_loaded and hasattr(inner, "get_last_lr"):
+                # The constructor of a scheduler sets the rates of step 0, also in an optimizer that was loaded before.
+                for group, rates in self._rates:
+                    group.update(rates)
             for part in parts(inner):
                 if isinstance(part, torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(part):
                     self.optimizers.append(part)
                     part.register_step_pre_hook(lambda *_: self._settle())
+                    self._rates += [(group, _rates(group)) for group in part.param_groups if is_loaded]
             for replica in replicas(thing):
                 self._watch(note(replica))
                 if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
@@ -197,15 +208,16 @@ class Registered:
         if name not in states:
             self._warn(f"the checkpoint holds no state of {name!r}: it starts from scratch")
             return
-        # The file is mapped; what keeps the tensors it is given must not keep the mapping.
-        tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
+        # The file is mapped; what keeps the tensors it is given must not keep the mapping. Those of one memory (tied weights in a moving
+        # average) stay that.
+        tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else partial(_unmapped, {})
         try:
             state = from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor)
             if isinstance(thing, torch.nn.Module) and isinstance(state, dict):
                 state |= {key: _cloned(value) for key, value in state.items() if key.endswith("_extra_state")}
             thing.load_state_dict(distributed.divide(state, thing) if name in self._in_parts else state)
             if isinstance(thing, torch.optim.Optimizer) and name not in self._in_parts:
-                restore_dtypes(thing, state)
+                restore_dtypes(thing, state, _moved)
         except Exception as error:
             lasting = isinstance(error, CheckpointError) and error.lasting
             raise CheckpointError(
@@ -309,8 +321,20 @@ def saved_state(name: str, thing: Any) -> Any:
         raise CheckpointError(f"the state_dict() of {name!r} fails: {type(error).__name__}: {error}") from error
 
 
+def _rates(group: dict[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy({key: group[key] for key in _SCHEDULED if key in group})
+
+
 def _bits(leaf: Any, _: object) -> Any:
     return sum_of_bits(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _unmapped(memo: dict[int, Any], tensor: torch.Tensor) -> Any:
+    return copy.deepcopy(tensor.detach(), memo)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return from_plain(to_plain(value), tensor=lambda tensor: tensor.to(device))
 
 
 def _cloned(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,10 +46,12 @@ def parts(thing: Any, depth: int = 3) -> Iterator[Any]:
                     yield from parts(part, depth - 1)
 
 
-def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
-    """Give the optimizer's tensors the types in which ``state``, just loaded, has them: torch casts them to those of the weights.
+def restore_dtypes(optimizer: Optimizer, state: Any, moved: Callable[[Any, torch.device], Any]) -> None:
+    """Give what the optimizer keeps for each weight the types in which ``state``, just loaded, has it.
 
-    Moments in fp32 of weights in bf16 would lose their last bits. An optimizer that loads in a way of its own is left alone.
+    torch casts tensors to the types of the weights, in lists and dicts, too: moments in fp32 of weights in bf16 would lose their last
+    bits. It makes every iterable anew: a deque has no limit then, and a text is that of a generator. ``moved`` copies such a value, with
+    its tensors on a device. An optimizer that loads in a way of its own is left alone.
     """
     if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
         return
@@ -61,6 +63,8 @@ def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
             now = held.get(key)
             if isinstance(saved, torch.Tensor) and isinstance(now, torch.Tensor) and saved.dtype != now.dtype:
                 held[key] = saved.to(now.device)
+            elif isinstance(saved, Iterable) and not isinstance(saved, torch.Tensor) and key in held:
+                held[key] = moved(saved, weight.device)
 
 
 def _attributes(thing: Any) -> dict[str, Any]:

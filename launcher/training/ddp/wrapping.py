@@ -66,6 +66,8 @@ def shared_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def share_buffers(models: Iterable[torch.nn.Module]) -> None:
     """Give all ranks rank 0's `shared_buffers`; every rank must call it."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return
     for buffer in (buffer for model in models for buffer in shared_buffers(model)):
         whole = buffer.contiguous()  # gloo would write beside what is not
         torch.distributed.broadcast(whole, 0)

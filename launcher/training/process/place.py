@@ -44,13 +44,17 @@ class WorkerPlace:
         return self.paths.checkpoint_tmp(self.attempt, self.round_, step)
 
 
-@cache
 def here() -> WorkerPlace:
     """Return this process's place. It is read from the environment once.
 
-    The socket's variable is removed, so that no child inherits it. Raises OSError or ValueError when the run's spec cannot be
-    read.
+    The socket's variable is removed, so that no child inherits it: one that user code forks is outside the run, as one that it starts.
+    Raises OSError or ValueError when the run's spec cannot be read.
     """
+    return _place(os.getpid())
+
+
+@cache
+def _place(pid: int) -> WorkerPlace:
     environ = os.environ
     fd, root = environ.pop(FD_VARIABLE, None), environ.get("LAUNCHER_RUN_DIR")
     resume_path = environ.pop("LAUNCHER_RESUME_PATH", None)

@@ -36,7 +36,6 @@ def _run() -> tuple[int, bool]:
     from launcher.run.messages import WorkerHello
     from launcher.training.process.place import here
 
-    here.cache_clear()  # the process that this one was forked from may have read its own place
     where = here()
     where.channel.send(WorkerHello(pid=os.getpid()))
     forget_parent()

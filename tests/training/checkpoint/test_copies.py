@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 
-from launcher.training.checkpoint.copies import Snapshot
+from launcher.training.checkpoint.copies import Reference, Snapshot
+from launcher.training.checkpoint.registered import Registered
+from launcher.training.process.place import WorkerPlace
 
 CPU = torch.device("cpu")
 
 
-def copied(tree: object) -> object:
+def copied(tree: object) -> Any:
     """What a checkpoint holds of ``tree``: copied, saved and loaded again."""
     snapshot = Snapshot(CPU)
     taken = snapshot.take(tree)
@@ -62,3 +67,16 @@ def test_a_copy_that_failed_leaves_nothing_to_the_next() -> None:
 
     assert not snapshot.torn
     assert torch.equal(taken["moment"], torch.ones(4))
+
+
+@pytest.mark.parametrize("size", [3, 30_000], ids=["small", "large"])
+def test_tensors_of_one_memory_stay_that(size: int) -> None:
+    """Held, copied, written and loaded: a moving average of tied weights, kept by name, is advanced by each of the names."""
+    weight, average = torch.zeros(size), dict[str, torch.Tensor]()
+    tree = {"objects": {"average": {"a": weight, "b": weight.detach()}}}
+    registered = Registered(WorkerPlace(), CPU, settle=lambda: None, watch=lambda _: None)
+    registered.loaded = copied(Reference(tree).tree)
+    registered.add({"average": SimpleNamespace(state_dict=dict, load_state_dict=average.update)}, per_rank=False)
+    average["a"].add_(1)
+
+    assert torch.equal(average["b"], torch.ones(size))

@@ -20,7 +20,7 @@ from crew import Crew, make_spec, run, script_spec
 from launcher.errors import CheckpointError
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint import read, readback, write
-from launcher.training.checkpoint.copies import Snapshot
+from launcher.training.checkpoint.copies import Snapshot, sum_of_bits
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain, to_plain
 
@@ -85,6 +85,23 @@ def test_digests_of_equal_states_are_equal_in_all_processes(tmp_path: Path) -> N
 
     assert found[0] == found[1] == found[2]
     assert len(set(found[0])) == len(found[0])
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's: quantised tensors are deprecated, CSR is a beta
+@pytest.mark.parametrize("kind", ["sparse", "csr", "quantised", "conjugate", "negative"])
+def test_a_tensor_of_any_layout_has_a_digest(tmp_path: Path, kind: str) -> None:
+    """The drill of `launcher dry-run` compares them: it ended in torch's error, or crashed, where a state held one."""
+    make: dict[str, Any] = {
+        "sparse": torch.Tensor.to_sparse,
+        "csr": torch.Tensor.to_sparse_csr,
+        "quantised": lambda tensor: torch.quantize_per_tensor(tensor, 0.5, 0, torch.qint8),
+        "conjugate": lambda tensor: (1j * tensor).conj(),
+        "negative": torch._neg_view,
+    }
+    value, other = (make[kind](torch.eye(3) * number) for number in (1.0, 2.0))
+
+    assert digest(saved(tmp_path, {"a": value})["a"]) == digest(value) != digest(other)
+    assert kind in ("sparse", "csr") or int(sum_of_bits(value)) != int(sum_of_bits(other))
 
 
 def test_a_copy_keeps_the_types(tmp_path: Path) -> None:

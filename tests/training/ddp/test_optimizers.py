@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.core.optimizer import LightningOptimizer
 
+from launcher.training.checkpoint.digest import digest
+from launcher.training.checkpoint.plain import to_plain
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.ddp.optimizers import restore_dtypes
 from launcher.training.process.place import WorkerPlace
@@ -226,10 +229,32 @@ def test_moments_keep_the_type_that_they_were_saved_in() -> None:
     first.step()
     state = first.state_dict()
     again.load_state_dict(state)
-    restore_dtypes(again, state)
+    restore_dtypes(again, state, lambda value, device: value)
 
     (moments,) = again.state.values()
     assert torch.equal(moments["moment"], torch.full((4,), 1 / 3))
+
+
+def test_what_an_optimizer_keeps_in_lists_comes_back_as_it_was() -> None:
+    """Torch casts tensors in lists and dicts, too (SOAP's matrices), takes a deque's limit away and makes a text that of a generator."""
+
+    class Keeping(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            (weight,) = self.param_groups[0]["params"]
+            third = torch.full((2,), 1 / 3)
+            kept = {"all": [third, {"one": third}], "norms": deque([third, 2.0], maxlen=2), "kind": "both", "count": 1}
+            self.state[weight] = kept
+
+    def made() -> Keeping:
+        return Keeping([torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))], lr=0.1)
+
+    first, again, after = made(), made(), registry()
+    first.step()
+    after.loaded = {"objects": {"optimizer": to_plain(first.state_dict())}}
+    after.add({"optimizer": again}, per_rank=False)
+
+    ((saved,), (kept,)) = first.state.values(), again.state.values()
+    assert (digest(to_plain(kept)), kept["norms"].maxlen, kept["kind"]) == (digest(to_plain(saved)), 2, "both")
 
 
 def test_gradients_are_compared_in_few_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,6 +305,34 @@ def test_a_child_that_a_script_forks_does_not_speak_for_the_rank(tmp_path: Path,
     assert len(crew.messages("finished")) == bool(attach)
 
 
+def test_a_child_that_attaches_hears_nothing_in_the_place_of_the_rank(tmp_path: Path) -> None:
+    """It is outside the run, as a program that the script starts: it took the leader's messages, and the rank did not stop."""
+    text = """
+import os, time
+import launcher
+ready, attached = os.pipe()
+alive, parent = os.pipe()
+if os.fork() == 0:
+    os.close(parent)
+    run = launcher.attach()
+    print("child", list(run.steps(2)), run.run_dir, flush=True)
+    os.write(attached, b"!")
+    os.read(alive, 1)  # until the parent has ended
+    os._exit(0)
+os.read(ready, 1)
+for step in launcher.attach().steps():
+    time.sleep(0.02)
+"""
+    script(tmp_path, text)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        progress(crew, 3)
+        step = crew.stop_now()
+        word = crew.finish()[0]
+
+        assert (word["type"], word["step"]) == ("stopped", step)
+        assert "child [0, 1] None" in crew.logs()
+
+
 def test_a_child_with_a_handler_for_usr2_dies_of_term(tmp_path: Path) -> None:
     """Only the script itself is asked to save by it: ``terminate()`` ends its children."""
     script(
