@@ -104,9 +104,8 @@ def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", co
     folder. Some sites' sbatch submits a copy from elsewhere; accounting tells the ``name`` alone.
     """
     folder, called = submission.get("job_folder"), submission.get("job_name")
-    if not called or f"|{name}".endswith(
-        f"|{called}"
-    ):  # squeue parts columns by bars, and the path before the name may hold one
+    # squeue parts columns by bars, and the path before the name may hold one.
+    if not called or f"|{name}".endswith(f"|{called}"):
         return True
     if command and folder:
         return command.startswith((f"{folder}/", f"{root}/"))

@@ -233,9 +233,8 @@ def _resubmit(paths: RunPaths, how: Again) -> Submitted:
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     with make_folder.writing(paths.root):
-        if kept_files(
-            paths
-        ):  # by a command that was killed: its job, if SLURM has one, would fail as it begins, and end the run
+        if kept_files(paths):
+            # By a command that was killed: its job, if SLURM has one, would fail as it begins, and end the run.
             cancel_named(paths.id)
         restore_kept([paths])
     outcome = read_end(paths) or {}

@@ -59,9 +59,8 @@ def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str], *, besides: Sequ
         killed = getattr(error.__cause__, "returncode", 0) < 0  # Ctrl-C: somebody waits
         lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines())
         why = "; ".join(dict.fromkeys(filter(None, lines))) or ("it was killed" if killed else "it gave no reason")
-        full = isinstance(
-            error, OSError
-        )  # a file of submitit's could not be written, perhaps when SLURM had the job already
+        # A file of submitit's could not be written, perhaps when SLURM had the job already.
+        full = isinstance(error, OSError)
         if killed or full or _UNCLEAR.search(text):
             name, known = str(plan.parameters["job_name"]), {one.partition("_")[0] for one in besides}
             job_id = _look_for(name, known, environment, why, looks=1 if killed or full else _LOOKS)

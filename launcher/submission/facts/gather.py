@@ -68,9 +68,8 @@ def gather_facts(
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(lambda: slurm or _slurm_facts(env, job, backend))
         reading = pool.submit(lambda: code or code_facts(loaded, runs_dir, skip))
-        python = interpreter.find_interpreter(
-            job.environment.python, job.environment.container, env, run_named=not loaded.doubt
-        )
+        asks = job.environment
+        python = interpreter.find_interpreter(asks.python, asks.container, env, run_named=not loaded.doubt)
         with loaded.placing():
             code = reading.result()
         doubt = loaded.doubt or ("" if loaded.trusted else code.doubt)

@@ -137,9 +137,8 @@ def ask_interpreter(path: str, origin: str, environ: Mapping[str, str]) -> Inter
             stdin=subprocess.DEVNULL,
             env={k: v for k, v in environ.items() if _NEEDED.fullmatch(k) and not secret_name(k)},
         )
-        return _made(
-            path, origin, json.loads(done.stdout.splitlines()[-1])
-        )  # a wrapper may have printed something before
+        last = done.stdout.splitlines()[-1]  # a wrapper may have printed something before
+        return _made(path, origin, json.loads(last))
     except subprocess.TimeoutExpired:
         return Interpreter(path=path, origin=origin, error="it did not answer within 60 s")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

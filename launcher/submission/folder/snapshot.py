@@ -207,9 +207,8 @@ def copy_launcher(target: Path) -> None:
         if target.stat().st_mode & stat.S_IRGRP:
             make_folder.let_group_read(target)
     except OSError as error:
-        why = (
-            error.args[0][0][2] if isinstance(error, shutil.Error) else error
-        )  # of one file: on a full disk it is the same for all
+        # Of one file: on a full disk it is the same for all.
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {why}") from None
 
 
