@@ -69,9 +69,11 @@ def _setup_command(paths: RunPaths) -> list[str]:
 
 
 def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
-    ranks = [r for r in state.get("ranks") or [] if isinstance(r, dict) and rank in (None, r.get("rank"))]
-    if ranks:
-        return str(ranks[0]["host"])
+    from launcher.report.model.history import as_dict, as_list
+
+    ranks = [r for r in map(as_dict, as_list(state.get("ranks"))) if rank in (None, r.get("rank"))]
+    if host := next((r["host"] for r in ranks if r.get("host")), None):
+        return str(host)
     if rank is None:
         return None
     raise StateError(f"{run_id} has no rank {rank} now; launcher status {run_id} shows its ranks")

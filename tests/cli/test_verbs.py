@@ -15,7 +15,7 @@ import pytest
 from an_event import an_event
 from squeue import squeue_line
 
-from launcher.cli import clean
+from launcher.cli import clean, shell
 from launcher.cli.main import main
 from launcher.errors import RunDirError, StateError
 from launcher.run import event_lines, index
@@ -474,6 +474,14 @@ def test_a_shell_of_a_rank_that_is_not_there_is_refused_without_slurm_too(
 
     assert main(["shell", "--rank", "9", "k7f", "true"]) == 16
     assert "net-1121-0842-k7f has no rank 9 now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", [[{"rank": 0}], [{"rank": 0, "host": None}], 3, ["x"]], ids=str)
+def test_a_shell_takes_the_first_host_where_the_picture_names_none(ranks: object) -> None:
+    """A damaged picture is no error of the launcher, and srun is asked for no host called None."""
+    assert shell._host({"ranks": ranks}, None, "net-k7f") is None
+    with pytest.raises(StateError, match="has no rank 0 now"):
+        shell._host({"ranks": ranks}, 0, "net-k7f")
 
 
 def test_slurm_sees_no_passed_value_of_a_shell(runs: Path) -> None:

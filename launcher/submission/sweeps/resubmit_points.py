@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,15 +22,17 @@ from launcher.run.held_signals import signals_held
 from launcher.run.own_folder import require_own
 from launcher.run.paths import SWEEP_FILE, RunPaths
 from launcher.run.state import read_end, read_outcome
+from launcher.slurm.later_jobs import cancel_named
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.folder import make_folder, snapshot
-from launcher.submission.folder.replace_files import lock, replacing, restore_kept
+from launcher.submission.folder.replace_files import kept_files, lock, replacing, restore_kept
 from launcher.submission.folder.run_folder import mode_in, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.resubmit import Again, Resubmission
+from launcher.submission.sweeps.points import points_of
 
 
 @frozen
@@ -58,8 +61,11 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
 def _resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list[AgainArray]:
     if not await_end([locate(paths) for paths in points]):
         raise StateError(f"{sweep.name}: some of these points are still ending in SLURM; try again in a minute")
+    killed = any(map(kept_files, points))
     with make_folder.writing(sweep):
         restore_kept(points)
+    if killed:
+        _cancel_unknown(sweep)
     groups: dict[str, list[Resubmission]] = {}
     for paths in points:
         again = resubmit.prepare(paths, how)
@@ -82,6 +88,14 @@ def _resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> lis
         AgainArray(job_ids[0].partition("_")[0], tuple(one.paths.id for one in ones), plans[0])
         for (ones, plans), job_ids in zip(chunks, ids, strict=True)
     ]
+
+
+def _cancel_unknown(sweep: Path) -> None:
+    """Cancel the array of a command that was killed, which no point leads to: it would fail as it begins, and end the points."""
+    known = {os.path.realpath(paths.submitit) for paths in points_of(sweep)}
+    for root in sweep.glob("again-*"):
+        if os.path.realpath(root / "submitit") not in known:
+            cancel_named(f"{sweep.name}-{root.name}")
 
 
 def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import stat
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec
 from launcher.run.state import read_submission, write_outcome
-from launcher.submission import resubmit
+from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts.facts import CodeFacts, Facts, SlurmFacts
 from launcher.submission.resubmit import Again
@@ -246,6 +247,32 @@ def test_points_are_submitted_again_as_one_array(
     assert [p.outcome.exists() for p in points] == [refused] * 2
     assert refused or stat.S_IMODE((again / "submit.sbatch").stat().st_mode) == 0o600
     assert [e["type"] for e in read_lines(points[0].events)][1:] == ["submitted", *(["warning"] if refused else [])]
+
+
+def test_no_array_is_left_of_a_resubmission_that_was_killed_once_slurm_had_it(
+    job: Make, slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows that array's id: the next resubmission cancels it by its name, but not one to which a point leads."""
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
+    points = points_of(one.root)[:2]
+    monkeypatch.setattr(resubmit.Resubmission, "facts", lambda *_: _facts(tmp_path))
+    for killed in (False, True):
+        for p in points:
+            write_outcome(p.outcome, {"state": "failed"})
+        if not killed:
+            resubmit_points(one.root, points, Again())
+        elif (pid := os.fork()) == 0:
+            try:
+                monkeypatch.setattr(submit, "record", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+                resubmit_points(one.root, points, Again())
+            finally:
+                os._exit(1)
+        else:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert not (slurm / "cancelled").exists()
+    resubmit_points(one.root, points, Again())
+
+    assert (slurm / "cancelled").read_text() == f"--user={os.getuid()} --name={one.root.name}-again-2\n"
 
 
 def test_each_point_whose_checkpoints_are_gone_is_named(
