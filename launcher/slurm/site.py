@@ -269,7 +269,7 @@ def _partitions(text: str, nodes: str, *, can_preempt: bool) -> tuple[Partition,
 
 
 def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preempt: bool) -> Partition:
-    out_of_service = re.compile(r"down|drain|fail|unknown|maint|power|reboot|no_respond")
+    out_of_service = re.compile(r"down|drain|fail|unknown|maint|power|reboot|no_respond|inval")
     gpus = [(read_gpus(row[6]), int(row[2])) for row in rows]
     counts = [(sum(count for _, count in entries), nodes) for entries, nodes in gpus]
     mode = k["PreemptMode"].upper().replace("GANG,SUSPEND", "SUSPEND").rpartition(",")[2]
