@@ -43,6 +43,8 @@ from launcher.run.units import signal_name
 WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """Reading a log's end takes at most so long: a report must not wait for a slow disk."""
+_STARTS_S = 2.0
+"""A round that ends waits so long for forks that are under way; the leader waits 15 s for its end (`clear_s`)."""
 _STACKS_S, _LAST_STACKS_S = 1.5, 10.0
 """So long workers have to write their stacks: milliseconds do, but on a busy node a process may not run for a second. The leader waits
 two seconds for them at the end of a round (`dump_s`); one that hangs after its script is waited for by nobody.
@@ -160,6 +162,8 @@ class Crew:
         return memory.kills(), fds
 
     async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None) -> None:
+        with contextlib.suppress(ForkServerError):  # the fork itself fails then, too
+            await self._server.ready()  # one that was killed is started again first, which may take minutes
         if self._ending:
             return
         channel = worker.channel = WorkerChannel(lambda message: self._heard(worker, message))
@@ -341,7 +345,8 @@ class Crew:
         """End every worker and its descendants; return when none is left and the leader was told of every exit."""
         self._ending = True
         self._ready.cancel()
-        await asyncio.wait({self._started})
+        # No longer: a disk that does not answer keeps it from the logs, and then it forks nothing; `clear` ends a stopped fork server.
+        await asyncio.wait({self._started}, timeout=_STARTS_S)
         await self._server.clear(self.round)
         for worker in self._workers:
             if worker.alive:

@@ -142,8 +142,11 @@ def failed(board: Board, said: NotRevived) -> Node | None:
         return node
     if node.lost_why == "cut_off":  # this host reaches none: the agent comes back by itself when it is reached again
         return None
-    node.asked_at = None
     board.history.event("revival_failed", host=node.host, why=said.why)
+    needed = board.phase == "training" and len(board.nodes.healthy) < board.needed_nodes
+    if needed and node.lost_why == "silent":  # its network may come back, and its agent with it (`await_revived`)
+        return None
+    node.asked_at = None
     board.exclude(node, f"its agent could not be started again: {said.why}")
     return None
 

@@ -444,6 +444,30 @@ def test_an_agent_that_comes_back_while_the_round_ends_is_used_again(world, virt
     assert second["t"] - lost["t"] < 6
 
 
+@pytest.mark.parametrize(("away_s", "state"), [(15.0, "completed"), (60.0, "requeued")])
+def test_a_node_without_which_the_job_would_be_handed_back_is_awaited(world, virtual, away_s, state):
+    """Its network is away: the keeper does not reach it, and its agent comes back by itself. Not longer than an agent may take to start."""
+    w = kept(world, keeper={"refuses": "its host does not answer"}, checkpoint={"interval_steps": 1000})
+    w.step_s = 0.5
+
+    def away(worker):
+        if not w.nodes[1].cut and len(w.events("round_started")) == 1:
+            w.nodes[1].die(silently=True)
+            asyncio.get_running_loop().call_later(away_s, back)
+
+    def back():
+        w.nodes[1].cut = False
+        w.nodes[1].join(again=True)
+
+    w.hooks[12] = [away]
+
+    assert virtual(w.attempt_once()).state == state
+    assert [e["why"] for e in w.events("revival_failed")] == ["its host does not answer"]
+    (lost,), last = w.events("node_lost"), w.events("decision")[0]
+    assert last["t"] - lost["t"] < 22
+    assert [e["hosts"] for e in w.events("excluded")] == ([["n1"]] if state == "requeued" else [])
+
+
 def test_an_agent_that_joins_twice_is_not_replaced(world, virtual):
     """Its old connection still stands where the new one comes: nobody else is to be started in its place."""
     w = kept(world)
