@@ -84,10 +84,10 @@ class Snapshot:
         tensor = leaf.detach()
         if tensor.is_meta:
             return tensor
-        if tensor.layout is not torch.strided:
-            return tensor.to("cpu", copy=True)
+        if has_no_memory(tensor):
+            return copied(tensor)
         identity = _identity(tensor)
-        if tensor.numel() and identity in seen:
+        if identity in seen:
             return seen[identity]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
@@ -130,11 +130,25 @@ class Reference:
             return copy.deepcopy(leaf)
         tensor = leaf.detach()  # shares the version counter
         if tensor.numel() * tensor.element_size() <= _SMALL:
-            if tensor.layout is not torch.strided:
-                return tensor.clone()
+            if has_no_memory(tensor):
+                return copied(tensor)
             return self._small.setdefault(_identity(tensor), tensor.clone())
         self._held.append((tensor, tensor._version, sum_of_bits(tensor)))
         return tensor
+
+
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Return whether it is made of other tensors (sparse, or a subclass: all of these have the address 0), or is empty."""
+    return tensor.layout is not torch.strided or not (tensor.is_meta or tensor.data_ptr())
+
+
+def copied(tensor: Any) -> Any:
+    """Copy into host memory a tensor that `has_no_memory`. A subclass need not copy what it is made of (torchao's 8-bit states)."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor.to("cpu", copy=True)
+    names, kind = tensor.__tensor_flatten__()
+    made_of = {name: copied(getattr(tensor, name)) for name in names}
+    return type(tensor).__tensor_unflatten__(made_of, kind, tensor.size(), tensor.stride())
 
 
 def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -143,7 +157,7 @@ def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor | None:
     Of a DTensor it is that of this rank's part: no rank meets another. None for a tensor that is not dense, or on no device.
     """
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    if tensor.layout is not torch.strided or tensor.is_meta:
+    if tensor.is_meta or has_no_memory(tensor):
         return None
     if tensor.is_quantized:  # taken for bytes, it would crash torch
         tensor = tensor.int_repr()

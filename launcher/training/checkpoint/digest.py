@@ -21,6 +21,8 @@ def _feed(hasher: Any, node: Any) -> None:
         # What it is made of: indices and values of a sparse one; torch crashes where a quantised one is taken for bytes.
         made_of = node.detach().__reduce_ex__(2)[1]  # type: ignore[no-untyped-call]
         _feed(hasher, [node.int_repr(), node.dequantize()] if node.is_quantized else made_of)
+    elif isinstance(node, torch.Tensor) and hasattr(node, "__tensor_flatten__"):  # a subclass made of others
+        _feed(hasher, {name: getattr(node, name) for name in node.__tensor_flatten__()[0]})
     elif isinstance(node, torch.Tensor):
         tensor = node.detach().cpu().resolve_conj().resolve_neg().contiguous()
         hasher.update(f"T{tensor.dtype}{tuple(tensor.shape)}".encode())

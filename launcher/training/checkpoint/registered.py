@@ -17,7 +17,7 @@ from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import ADDED_UP, NOT_REGISTERED, UNORDERED, UNSTEPPED
 from launcher.training.checkpoint import distributed, read, readback, write
-from launcher.training.checkpoint.copies import sum_of_bits
+from launcher.training.checkpoint.copies import copied, has_no_memory, sum_of_bits
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain, map_leaves, to_plain
 from launcher.training.ddp.optimizers import bearer, parts, restore_dtypes
@@ -156,7 +156,7 @@ class Registered:
         for optimizer in self.optimizers:
             state = (v for held in optimizer.state.values() if isinstance(held, dict) for v in held.values())
             tensors += [v for v in state if isinstance(v, torch.Tensor) and v.layout is torch.strided]
-        return {tensor.data_ptr() for tensor in tensors}
+        return {tensor.data_ptr() for tensor in tensors} - {0}
 
     def _check(self, name: str, thing: Any, per_rank: bool, in_parts: bool) -> None:
         """Raise TypeError when the state of ``thing`` cannot be saved or loaded again: now, not at the first checkpoint."""
@@ -330,7 +330,7 @@ def _bits(leaf: Any, _: object) -> Any:
 
 
 def _unmapped(memo: dict[int, Any], tensor: torch.Tensor) -> Any:
-    return copy.deepcopy(tensor.detach(), memo)
+    return copied(tensor.detach()) if has_no_memory(tensor) else copy.deepcopy(tensor.detach(), memo)
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
-from launcher.training.checkpoint.copies import Reference, Snapshot
+from launcher.training.checkpoint.copies import Reference, Snapshot, sum_of_bits
+from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.process.place import WorkerPlace
 
@@ -43,7 +45,7 @@ def test_a_sparse_tensor_is_copied() -> None:
     """It has no memory of its own that could be named: it is copied as a whole, and later writes are not seen."""
     sparse = torch.eye(3).to_sparse()
     snapshot = Snapshot(CPU)
-    taken = snapshot.take({"s": sparse, "nothing": torch.empty(2, device="meta")})
+    taken = snapshot.take(Reference({"s": sparse, "nothing": torch.empty(2, device="meta")}).tree)
     sparse.values().fill_(7.0)
 
     assert torch.equal(taken["s"].to_dense(), torch.eye(3))
@@ -80,3 +82,14 @@ def test_tensors_of_one_memory_stay_that(size: int) -> None:
     average["a"].add_(1)
 
     assert torch.equal(average["b"], torch.ones(size))
+
+
+def test_tensors_made_of_others_are_not_taken_for_one() -> None:
+    """Subclasses (torchao's 8-bit states) have the address 0, all of them, and need not copy what they are made of."""
+    first, second = (TwoTensor(torch.full((3,), value), torch.ones(3)) for value in (1.0, 2.0))
+    held, taken = Reference([first, second]).tree, Snapshot(CPU).take([first, second])
+    before = digest([first, second])
+    second.b.zero_()
+
+    assert [digest(held), digest(taken)] == [before, before] != [digest([first, second])] * 2
+    assert sum_of_bits(first) is None
