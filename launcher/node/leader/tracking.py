@@ -22,6 +22,8 @@ from launcher.slurm.commands import spared
 
 _PAUSES_S = (2.0, 30.0, 300.0)
 """Before a process that has died is started again; one that dies a fourth time is left alone."""
+_LONG_S = 3600.0
+"""One that has lived so long is not said to die again and again: an attempt may take weeks."""
 _LATE_S = 1.0
 """A process that is told that time is up says within so long what it has not delivered."""
 
@@ -53,17 +55,21 @@ class Tracking:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Hear it, and start it again where it dies: it may be killed for the memory that training takes."""
-        for pause_s in (*_PAUSES_S, None):
+        deaths, time = 0, asyncio.get_running_loop().time
+        while True:
+            began = time()
             await self._listen(process)
             code = await process.wait()
             if code == 0 or self._killed:
                 return
             died = f"the trackers' process ended with {signal_name(-code) if code < 0 else f'exit code {code}'}"
-            if pause_s is None:
+            deaths = 0 if time() - began > _LONG_S else deaths
+            if deaths == len(_PAUSES_S):
                 return self.warn(f"{died}, again and again: `{send_rest(self.paths)}` sends the rest")
             self.warn(f"{died} and is started again; nothing is lost")
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), pause_s)
+                await asyncio.wait_for(self._ending.wait(), _PAUSES_S[deaths])
+            deaths += 1
             if self._killed or (again := await self._begin()) is None:
                 return
             process = again

@@ -319,15 +319,16 @@ def test_a_missing_package_is_said_and_left_out(paths: RunPaths, monkeypatch: py
     assert "pip install 'ddp-launcher[wandb]'" in said[0]
 
 
-@pytest.mark.parametrize("deaths", [1, 9])
+@pytest.mark.parametrize(("deaths", "long_s"), [(1, 3600.0), (9, 3600.0), (5, 0.0)])
 def test_a_process_that_dies_is_told_and_started_again(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, deaths: int
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, deaths: int, long_s: float
 ) -> None:
-    """Killed for memory, say: nobody said a word, and the tracker got nothing for the rest of the attempt. Three times at most."""
+    """Killed for memory, say: nobody said a word, and the tracker got nothing for the rest of the attempt. Each time where it lived long."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     row(paths, 1)
     said: list[str] = []
     monkeypatch.setattr(tracking, "_PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(tracking, "_LONG_S", long_s)
     listen, died = Tracking._listen, []
 
     async def dying(self: Tracking, process: asyncio.subprocess.Process) -> None:
@@ -340,8 +341,8 @@ def test_a_process_that_dies_is_told_and_started_again(
     asyncio.run(attempt(paths, said, limit_s=LIMIT_S, tensorboard={}))
 
     again = "the trackers' process ended with SIGKILL and is started again; nothing is lost"
-    if deaths == 1:
-        assert said == [again]
+    if deaths == 1 or not long_s:
+        assert said == [again] * deaths
         read = reader.EventAccumulator(str(paths.trackers / "tensorboard"))
         read.Reload()
         assert [e.step for e in read.Scalars("loss")] == [1]
