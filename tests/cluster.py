@@ -211,7 +211,7 @@ class Cluster:
         self.run(["scontrol", "release", job_id], check=False)
 
     def cancel_all(self) -> None:
-        """Cancel every job and wait until none is left and the hosts are idle."""
+        """Cancel every job and wait until none is left and the hosts are idle, also where they are reserved for maintenance."""
         self.heal()
         if (24, 11) <= self.version < (26, 5):
             # Of a job that was requeued after it had lost a node, a cancel keeps slurmdbd from hearing of any later job.
@@ -224,7 +224,7 @@ class Cluster:
         self.wait(lambda: not self.run(["squeue", "-h"]).stdout.strip(), "an empty queue")
         self._undrain()
         self.wait(
-            lambda: set(self.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()) == {"idle"},
+            lambda: set(self.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()) <= {"idle", "maint"},
             "idle hosts",
             now=lambda: self.run(["sinfo", "-N", "-o", "%N %T %H %E"]).stdout + self.logs(),
         )

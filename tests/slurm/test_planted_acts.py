@@ -42,9 +42,11 @@ def after(act: Any, cluster: Cluster, directory: Path) -> list[str]:
             undo = act.how(bench, run)
         return _wrong_after(act, Verbs(cluster, directory / "runs"), run)
     finally:
-        cluster.cancel_all()
-        if callable(undo):
-            undo()
+        try:
+            cluster.cancel_all()
+        finally:
+            if callable(undo):
+                undo()
 
 
 def _wrong_after(act: Any, verbs: Verbs, run: Run) -> list[str]:
