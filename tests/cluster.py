@@ -224,7 +224,10 @@ class Cluster:
         self.wait(lambda: not self.run(["squeue", "-h"]).stdout.strip(), "an empty queue")
         self._undrain()
         self.wait(
-            lambda: set(self.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()) <= {"idle", "maint"},
+            lambda: (
+                (states := set(self.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()))
+                and states <= {"idle", "maint"}
+            ),
             "idle hosts",
             now=lambda: self.run(["sinfo", "-N", "-o", "%N %T %H %E"]).stdout + self.logs(),
         )
