@@ -46,6 +46,7 @@ def test_a_user_without_home_and_account_has_runs(tmp_path: Path, monkeypatch: p
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # where the tests are run from, runs may lie in ./runs
     (tmp_path / "net-1121-0842-k7f").mkdir()
 
     assert index.links_dir() == Path("/.local/state/launcher/runs")
