@@ -23,13 +23,12 @@ def cluster_pids(cluster: Cluster) -> set[int]:
     return cluster.all_processes("head", *cluster.hosts)
 
 
-def first_of(daemon: set[int]) -> set[int]:
-    """A daemon without its children: it forks for each thing that it starts, and such a child soon ends or is slurmstepd."""
-    out = set()
-    for pid in daemon:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            out |= set() if psutil.Process(pid).ppid() in daemon else {pid}
-    return out
+def daemons(cluster: Cluster) -> dict[str, int]:
+    """The process of each daemon, by the name of the file it wrote its id into: what it forks, for a moment, is none of them."""
+    conf = Path(cluster.env["SLURM_CONF"]).read_text()
+    written = re.search(r"^SlurmctldPidFile=(\S+)", conf, re.MULTILINE)
+    assert written is not None, conf
+    return {path.stem: int(path.read_text()) for path in Path(written[1]).parent.glob("*.pid")}
 
 
 def sleepers(cluster: Cluster, seconds: int) -> list[int]:
@@ -59,13 +58,13 @@ def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
     """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
     job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
     cluster.wait_job(job, "RUNNING")
-    before = first_of(cluster.daemon("slurmctld"))
-    before.update(*(first_of(cluster.daemon("slurmd", host)) for host in cluster.hosts))
+    before = daemons(cluster)
 
     cluster.verb("up")
 
-    assert len(before) == 5
-    assert before <= cluster_pids(cluster)
+    assert {"munged", "slurmctld", "slurmdbd", *(f"slurmd-{host}" for host in cluster.hosts)} == before.keys()
+    assert daemons(cluster) == before
+    assert set(before.values()) <= cluster_pids(cluster)
     assert cluster.job(job)["JobState"] == "RUNNING"
     cluster.cancel_all()
 
