@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from operator import index
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from launcher.errors import CodeError
 from launcher.run.messages import WorkerEvaluated, WorkerWarning
-from launcher.run.worker_texts import REPEATED
 from launcher.training.checkpoint.one_way import OneWay
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
@@ -35,14 +34,15 @@ class Worker:
         self._session = session
         self._loops = 0
         self._epoch: int | None = None
-        self._epoch_used = self._told_repeated = False
+        self._epoch_used = False
         self._unit: Unit | None = None
         self._micro = Micro([], 0, 1.0)
         self._wrapped: dict[int, torch.nn.Module] = {}
         """By id the modules of which DDP may give all ranks rank 0's buffers."""
         self._left = False
         """The latest loop over `batches` was left by `break`."""
-        self._data = self._loop = cast(Any, None)  # what the latest `batches` read, and its iterator
+        self._loop: Any = None
+        """The iterator of the latest loop over `batches`."""
         self._way = OneWay(session.registered, session.rules, self._tell)
         self._counts: set[int | None] = set()
         """The steps of each loop over `steps`."""
@@ -163,9 +163,6 @@ class Worker:
         if self._epoch is None:
             if not self._open_loop():
                 return
-            if self._data is dataset and epochs is None and not self._told_repeated:
-                self._told_repeated = True
-                self._tell(REPEATED)
             session.epochs = 1 if epochs is None else index(epochs)
             first, end = at.epoch, session.epochs
         else:
@@ -177,7 +174,7 @@ class Worker:
                 # What followed the epoch before is in the state that is saved from here on.
                 at.epoch, at.consumed = first, 0
         check_dataset(dataset)
-        self._data = dataset
+        self._way.reads(dataset, as_one_loop=self._epoch is None and epochs is None)
         micros = None if accumulate is None else index(accumulate)
         start = at.consumed if at.epoch == first else 0
         plan = plan_loop(
@@ -304,7 +301,8 @@ class Worker:
         if self._left and session.in_gap:
             session.pass_boundary()  # all ranks meet below, so none of them stops here
         if self._left or not session.in_gap:
-            wrapping.share_buffers(self._wrapped.values())  # else each rank would measure with its own statistics
+            # A loop's last step has shared them; else each rank would measure with its own statistics.
+            wrapping.share_buffers(self._wrapped.values())
         results = evaluate(session, model, dataset, batch_size, measure, collate, num_workers)
         results = {prefix + name: value for name, value in results.items()}
         session.reporter.result(WorkerEvaluated(step=session.position.step + session.in_unit, metrics=results))

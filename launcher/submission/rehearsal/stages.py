@@ -144,6 +144,17 @@ class Stage:
         return Step(made, self.job_id) if self.nodes else Foreground(made)
 
 
+def hosts_around() -> tuple[str, ...]:
+    """Return the hosts of the allocation around this process. Raises SubmitError where its variables do not tell them."""
+    try:
+        hosts = expand_hosts(os.environ.get("SLURM_JOB_NODELIST") or job_environ().node_list)
+    except ValueError as error:
+        raise SubmitError(f"the hosts of the allocation cannot be read from SLURM_JOB_NODELIST: {error}") from None
+    if not hosts:
+        raise SubmitError(f"SLURM_JOB_ID is {job_environ().job_id}, but SLURM_JOB_NODELIST, its hosts, is not set")
+    return tuple(hosts)
+
+
 @contextlib.contextmanager
 def on_slurm(loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> Iterator[Stage]:
     """Get nodes for a rehearsal: those of the allocation around this process, else new ones until the end.
@@ -152,7 +163,7 @@ def on_slurm(loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> It
     """
     inside = job_environ()
     if inside.inside:
-        nodes = tuple(expand_hosts(os.environ.get("SLURM_JOB_NODELIST") or inside.node_list))
+        nodes = hosts_around()
         tell(f"on {', '.join(nodes)}, in job {inside.job_id}, which is kept")
         yield Stage(facts, inside.job_id, nodes)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from functools import partial
 from launcher.config.document.schema import Job, Trackers
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, SubmitError
-from launcher.hosts import expand_hosts
 from launcher.node.checkpoints.claims import newest_claimant
 from launcher.run import index
 from launcher.slurm.environ import job_environ
@@ -19,7 +17,7 @@ from launcher.submission import submit
 from launcher.submission.facts.facts import BackendName
 from launcher.submission.facts.gather import gather_facts
 from launcher.submission.plan.plan import choose_backend, plan
-from launcher.submission.rehearsal.stages import Step
+from launcher.submission.rehearsal.stages import Step, hosts_around
 
 IDLE_MIN = 30.0
 """A hold in which nothing ran for so long ends, unless the job sets ``restart.idle_timeout_min``."""
@@ -28,14 +26,13 @@ IDLE_MIN = 30.0
 def submit_hold(loaded: LoadedJob, backend: BackendName, argv: Sequence[str]) -> submit.Submitted:
     """Submit a hold with the resources of the job; inside an allocation of SLURM (salloc) start it there.
 
-    Raises as `launcher.submission.submit.submit_run`, and ConfigError for a sweep.
+    Raises as `launcher.submission.submit.submit_run`, ConfigError for a sweep, and SubmitError where an allocation does not tell its hosts.
     """
     if loaded.job.sweep:
         raise ConfigError("sweep: a hold runs one job after the other; submit the sweep, or name one point's values")
     facts = replace(gather_facts(loaded, backend=backend), run_id=index.new_id(f"hold-{loaded.name}"), hold=True)
     inside = choose_backend(facts) == "slurm" and job_environ().inside
-    hosts = expand_hosts(os.environ.get("SLURM_JOB_NODELIST") or job_environ().node_list) if inside else []
-    kept = replace(loaded, job=_holding(loaded.job, len(hosts)))
+    kept = replace(loaded, job=_holding(loaded.job, len(hosts_around()) if inside else 0))
     make = partial(plan, kept)
     if not inside:
         return submit.submit_run(make, facts, argv=argv)

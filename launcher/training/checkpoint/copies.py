@@ -132,7 +132,8 @@ class Reference:
         if tensor.numel() * tensor.element_size() <= _SMALL:
             if has_no_memory(tensor):
                 return copied(tensor)
-            return self._small.setdefault(_identity(tensor), tensor.clone())
+            known = self._small.get(identity := _identity(tensor))
+            return self._small.setdefault(identity, tensor.clone()) if known is None else known
         self._held.append((tensor, tensor._version, sum_of_bits(tensor)))
         return tensor
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from launcher.errors import CodeError
 from launcher.run.spec import CheckpointSpec
-from launcher.run.worker_texts import UNREAD, UNSAVED
+from launcher.run.worker_texts import REPEATED, UNREAD, UNSAVED
 from launcher.training.checkpoint.registered import Registered
 
 _ONE_KIND = "a checkpoint is what is registered or a folder of your own; register all state, or none"
@@ -24,6 +25,8 @@ class OneWay:
         self._tell = tell
         self._fills = self._loops = False
         self._steps = 0
+        self._data: Any = None
+        self._told_repeated = False
         self.looked = False
         """The script has asked which checkpoint it goes on from."""
 
@@ -37,6 +40,13 @@ class OneWay:
         if self._fills or self._registered.from_folder:
             raise CodeError(f"batches() was called in a run that saves by save_dir(): {_NO_POSITION}")
         self._loops = True
+
+    def reads(self, dataset: Any, *, as_one_loop: bool) -> None:
+        """Note what a loop over `Worker.batches` reads; two loops in turn over the same, ``as_one_loop`` each, are told once."""
+        if as_one_loop and self._data is dataset and not self._told_repeated:
+            self._told_repeated = True
+            self._tell(REPEATED)
+        self._data = dataset
 
     def counts_steps(self, call: str) -> None:
         """Raises CodeError after a loop over `Worker.batches`: checkpoints would be of the state, and the position, that it ended with."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from planning import facts
 
+from launcher.errors import SubmitError
 from launcher.submission.rehearsal import stages
 
 
@@ -46,6 +47,27 @@ def test_a_second_ctrl_c_leaves_no_allocation(
 
     assert (tmp_path / "asked").read_text() == f"--name=dry-run-{here.run_id} --user={os.getuid()}\n"
     assert int((tmp_path / "session").read_text()) != os.getsid(0), "Ctrl-C in the terminal reaches it"
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        ("node[1-", "the hosts of the allocation cannot be read from SLURM_JOB_NODELIST: 'node[1-' is not a host list"),
+        ("", "SLURM_JOB_ID is 7, but SLURM_JOB_NODELIST, its hosts, is not set"),
+    ],
+)
+def test_an_allocation_whose_hosts_cannot_be_read_is_told_in_one_sentence(
+    command: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, listed: str, why: str
+) -> None:
+    """A rehearsal and a hold inside it ended with an internal error, or went on without its hosts."""
+    command("squeue", "exit 1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", listed)
+
+    with pytest.raises(SubmitError) as caught, stages.on_slurm(SimpleNamespace(), facts(backend="slurm"), print):  # type: ignore[arg-type]
+        raise AssertionError("it has begun")
+
+    assert str(caught.value).startswith(why)
 
 
 @pytest.mark.parametrize("again", [False, True])
