@@ -26,6 +26,8 @@ _BUSY = re.compile(
     r"configuration source",
     re.IGNORECASE,
 )
+_UNCONFIGURED = "DNS SRV lookup failed"
+"""There is neither a slurm.conf nor an address to fetch one from. Where slurmctld gives it and is away, the lookup succeeds."""
 _DROPPED = re.compile(
     r"(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL|SCANCEL)_|SLURM_(CLUSTERS|JSON|YAML|DEBUG_FLAGS)$"
 )
@@ -52,7 +54,8 @@ class Answer:
     @property
     def busy(self) -> bool:
         """The controller (or slurmdbd) did not answer, or the command was killed: asking again may help."""
-        refused = self.code is not None and self.code >= 0 and not _BUSY.search(self.err)
+        passes = _BUSY.search(self.err) and _UNCONFIGURED not in self.err
+        refused = self.code is not None and self.code >= 0 and not passes
         return not (self.ok or self.missing or refused)
 
     @property
@@ -65,6 +68,8 @@ class Answer:
             return f"{name} is not on the PATH"
         if self.code is not None and self.code < 0:
             return f"{name} was killed by signal {-self.code}"
+        if _UNCONFIGURED in self.err:
+            return f"{name} finds no configuration on this machine: no slurm.conf in its place, nor by SLURM_CONF"
         lines = (re.sub(rf"^({name}|slurm\w*): (error: )?", "", line).strip() for line in self.err.splitlines())
         said = "; ".join(dict.fromkeys(filter(None, lines)))
         return said or (f"{name} ended with status {self.code}" if self.code is not None else f"{name} did not answer")

@@ -38,6 +38,19 @@ def test_a_missing_command_is_an_answer(on_path: Path) -> None:
     assert answer.problem == "squeue is not on the PATH"
 
 
+def test_a_slurm_that_is_not_configured_is_told_at_once(on_path: Path) -> None:
+    """Without a slurm.conf asking again helps nothing; one whose slurmctld gives it, and is away, is asked again."""
+    dns = "error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\\nscontrol: error: fetch_config: DNS SRV lookup failed\\n"
+    away = "scontrol: fatal: Could not establish a configuration source"
+    fake(on_path, "scontrol", f"sys.exit('{dns}{away}')")
+    unconfigured = ask("scontrol", "show", "config")
+    fake(on_path, "scontrol", f"sys.exit('{away}')")
+
+    assert not unconfigured.busy
+    assert unconfigured.problem.startswith("scontrol finds no configuration on this machine")
+    assert ask("scontrol", "show", "config").busy
+
+
 def test_a_slow_command_is_ended(on_path: Path) -> None:
     """A command that does not answer in time is ended and counts as busy."""
     fake(on_path, "squeue", "import time; time.sleep(600)")
