@@ -40,10 +40,10 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
         environ[FD_VARIABLE] = str(rest[0])
     if request.get("cpus"):
         os.sched_setaffinity(0, request["cpus"])
+    before = _python_path()
     os.chdir(request["cwd"])
-    before = os.environ.get("PYTHONPATH", "")
     os.environ.update({"PWD": request["cwd"], **environ})
-    _move_path(before, os.environ.get("PYTHONPATH", ""))
+    _move_path(before, _python_path())
     if request.get(
         "script"
     ):  # gets TERM as it would under torchrun, and survives USR2; others leave signals to the agent
@@ -59,11 +59,15 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
 
 
-def _move_path(before: str, after: str) -> None:
+def _python_path() -> list[str]:
+    """Return the entries of PYTHONPATH as ``sys.path`` has them: Python takes a relative one (`src`) for a folder below the current one."""
+    return [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _move_path(old: list[str], new: list[str]) -> None:
     """Do with ``sys.path`` what Python does with PYTHONPATH at its start, where a worker's is another than the fork server's."""
-    if before == after:
+    if old == new:
         return
-    old, new = before.split(os.pathsep), [entry for entry in after.split(os.pathsep) if entry]
     place = min((i for i, entry in enumerate(sys.path) if entry in old), default=0)
     sys.path[:] = [entry for entry in sys.path if entry not in old]
     sys.path[place:place] = new

@@ -53,6 +53,9 @@ def echoes():
 def draws():
     import random
     print(random.random())
+def imports():
+    import parcel
+    print(parcel.__file__)
 def store(fd):
     os.write(fd, b'{"port": 7}\\n')
     os.read(fd, 1)
@@ -236,6 +239,26 @@ def test_a_worker_can_use_multiprocessing(bench: Any) -> None:
         assert b.log().splitlines() == ["None MainProcess False", "fork [1, 2]", "spawn [1, 2]", "True"]
 
     bench(body)
+
+
+@pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
+def test_a_relative_entry_of_pythonpath_leads_below_the_workers_folder(tmp_path: Path, how: dict[str, Any]) -> None:
+    """`PYTHONPATH=src torchrun train.py` finds src/ beside train.py; the fork server itself is in another folder."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "parcel.py").touch()
+    path = os.pathsep.join(["src", *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> None:
+        b = Bench(tmp_path, ForkServer(preload=["json"], environ={**os.environ, "PYTHONPATH": path}))
+        b.server.start()
+        try:
+            await b.fork("imports", **how)
+            assert await b.ended() == 0, b.log()
+            assert b.log().strip() == str(tmp_path / "src" / "parcel.py")
+        finally:
+            await b.server.stop()
+
+    asyncio.run(body())
 
 
 def test_the_channel_reaches_the_worker(bench: Any) -> None:
