@@ -90,6 +90,8 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()
+    if (tempfile := sys.modules.get("tempfile")) is not None:
+        tempfile.tempdir = None  # torch has asked for it; the worker's program may set TMPDIR first
     if "multiprocessing" in sys.modules:
         sys.modules["multiprocessing"].set_start_method(None, force=True)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):

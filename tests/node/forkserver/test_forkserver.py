@@ -53,6 +53,10 @@ def echoes():
 def draws():
     import random
     print(random.random())
+def temporary():
+    import tempfile
+    os.environ["TMPDIR"] = os.getcwd()
+    print(tempfile.gettempdir())
 def imports():
     import parcel
     print(parcel.__file__)
@@ -239,6 +243,23 @@ def test_a_worker_can_use_multiprocessing(bench: Any) -> None:
         assert b.log().splitlines() == ["None MainProcess False", "fork [1, 2]", "spawn [1, 2]", "True"]
 
     bench(body)
+
+
+def test_a_worker_may_choose_its_temporary_folder(tmp_path: Path) -> None:
+    """A script sets TMPDIR to its node's disk before it needs a file: what is imported before the fork (torch) has asked for the folder."""
+    (tmp_path / "asks_early.py").write_text("import tempfile\ntempfile.gettempdir()\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> None:
+        b = Bench(tmp_path, ForkServer(preload=["asks_early"], environ={**os.environ, "PYTHONPATH": path}))
+        b.server.start()
+        try:
+            await b.fork("temporary")
+            assert (await b.ended(), b.log().strip()) == (0, str(tmp_path))
+        finally:
+            await b.server.stop()
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
