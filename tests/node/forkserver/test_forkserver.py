@@ -282,6 +282,26 @@ def test_a_relative_entry_of_pythonpath_leads_below_the_workers_folder(tmp_path:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
+def test_pythonsafepath_costs_no_entry_of_pythonpath(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Python puts no folder of its own before PYTHONPATH then (3.11): its first entry was taken for that, and removed."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "parcel.py").touch()
+    path = os.pathsep.join([str(tmp_path / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> None:
+        environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+        b = Bench(tmp_path, ForkServer(preload=["json"], environ=environ))
+        b.server.start()
+        try:
+            await b.fork("imports", **how)
+            assert await b.ended() == 0, b.log()
+        finally:
+            await b.server.stop()
+
+    asyncio.run(body())
+
+
 def test_the_channel_reaches_the_worker(bench: Any) -> None:
     """The descriptor in LAUNCHER_WORKER_FD is the other end of the socket that was passed, in forked and in spawned workers."""
 
