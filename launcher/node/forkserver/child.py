@@ -19,9 +19,11 @@ from launcher.run.message_lines import FD_VARIABLE
 
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 """Signals that only the agent hears."""
-FIND_LAUNCHER = "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); sys.path.append(sys.argv[1]); "
-"""What a fresh interpreter runs first: the working directory, which ``-c`` puts before PYTHONPATH (not with PYTHONSAFEPATH), is not searched."""
-_EXEC = FIND_LAUNCHER + "from launcher.node.forkserver.child import run_exec; run_exec()"
+# The working directory, which `python -c` puts before PYTHONPATH (not with PYTHONSAFEPATH), is not searched.
+_EXEC = (
+    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); sys.path.append(sys.argv[1]); "
+    "from launcher.node.forkserver.child import run_exec; run_exec()"
+)
 ROOT = str(Path(__file__).parents[3])
 """Where this package lies: last on a fresh interpreter's path, so that it is found however the agent found it."""
 
