@@ -95,7 +95,8 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()
     if (tempfile := sys.modules.get("tempfile")) is not None:
-        tempfile.tempdir = None  # torch has asked for it; the worker's program may set TMPDIR first
+        # torch has asked for it; the worker's program may set TMPDIR first
+        tempfile.tempdir = None  # type: ignore[attr-defined]
     if "multiprocessing" in sys.modules:
         sys.modules["multiprocessing"].set_start_method(None, force=True)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
