@@ -53,6 +53,9 @@ def echoes():
 def draws():
     import random
     print(random.random())
+def without_output():
+    sys.stdout = None
+    return 3
 def temporary():
     import tempfile
     os.environ["TMPDIR"] = os.getcwd()
@@ -221,6 +224,7 @@ def test_a_worker_keeps_to_its_cpus(bench: Any, how: dict[str, Any]) -> None:
         ("kills_itself", -signal.SIGKILL, ""),
         ("with_atexit", 0, "atexit ran"),
         ("missing", 1, "AttributeError"),
+        ("without_output", 3, ""),  # as libraries do to be quiet: Python minds no lack of a stream at its end
     ],
 )
 def test_ends_are_told_as_they_were(bench: Any, name: str, status: int, text: str) -> None:
