@@ -84,6 +84,18 @@ def test_the_named_interface_is_for_gloo_and_nccl() -> None:
 
 
 @pytest.mark.parametrize(
+    ("interface", "gloos", "address"), [("=lo", "lo", "127.0.0.1"), ("^docker0,lo", "eth0", "10.1.2.3")]
+)
+def test_nccls_signs_before_an_interface_are_not_told_to_gloo(interface: str, gloos: str, address: str) -> None:
+    """NCCL_SOCKET_IFNAME=^docker0,lo is in many scripts, and =lo means that very name: gloo has neither, and fails with them."""
+    found = description.gloo_interface(spec(interface=interface, batch="local"))
+    base = base_environment({}, spec(interface=interface), {}, gloo_interface=found and "eth0")
+
+    assert (base["NCCL_SOCKET_IFNAME"], base["GLOO_SOCKET_IFNAME"]) == (interface, gloos)
+    assert description.node_address(spec(interface=interface, batch="slurm"), "h", "10.1.2.3") == address
+
+
+@pytest.mark.parametrize(
     ("allowed", "online", "on_node", "workers", "each", "expected"),
     [
         (range(8, 16), 64, "8", 4, 2, [[8, 9], [10, 11], [12, 13], [14, 15]]),  # confined by SLURM
