@@ -332,6 +332,17 @@ def test_a_temporary_folder_that_is_not_there_is_not_said_to_be_writable(tmp_pat
     assert preflight._scratch((str(tmp_path / "none"), str(tmp_path))).detail == f"{tmp_path} can be written"
 
 
+def test_the_temporary_folder_that_the_job_sets_is_checked(tmp_path: Path) -> None:
+    """A node whose local disk is full is not used: `environment.variables` has TMPDIR there, and /tmp tells nothing of it."""
+    scratch, runs = tmp_path / "scratch", RunPaths(tmp_path / "run")
+    scratch.mkdir()
+    runs.root.mkdir()
+    server: Any = SimpleNamespace(environ={"TMPDIR": str(scratch)})
+    found = preflight.Preflight(spec(run_dir=str(runs.root)), runs, server, node=0, attempt=0)._look([])
+
+    assert str(scratch) in next(check.detail for check in found if check.name == "scratch")
+
+
 INTERFACES = {
     "lo": ["127.0.0.1", "::1"], "idrac": ["169.254.1.2"], "virbr0": ["192.168.122.1"], "br-1f2e": ["172.18.0.1"], "eth1": ["10.9.0.1"],
     "eth0": ["10.0.0.7", "fe80::1%eth0", "2001:db8::7"],
