@@ -13,7 +13,7 @@ from typing import NoReturn
 def exit_now(code: int) -> NoReturn:
     """Write what is buffered and end the process at once: a stuck thread or loader worker would hang a normal exit."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a program may have put None in its place
             stream.flush()
     os._exit(code)
 

@@ -641,6 +641,13 @@ ROWS: dict[str, Row] = {
             "job.yaml:2:38: environment.variables.1A: the name of an environment variable has only letters, digits and underscores",
         ],
     ),
+    "a variable with which no program can be started": Row(
+        f"script: train.py\nenvironment:\n  variables:\n    MOST: {'x' * 130000}\n    LONG: {'ü' * 60000}{'x' * 11067}\n",
+        [
+            "job.yaml:5:11: environment.variables.LONG: is too long: Linux starts no program with a variable of 128 KiB; "
+            "write it to a file"
+        ],
+    ),
     # --- interpolation
     "an unknown key in ${}": Row(
         "script: train.py\nargs: ['${params.lr}']\n",

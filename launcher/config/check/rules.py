@@ -302,12 +302,14 @@ OWNED_VARIABLES = re.compile(
     r"|TORCHELASTIC_\w+|CUDA_VISIBLE_DEVICES|SLURM_\w+|SBATCH_\w+|LAUNCHER_\w+)"
 )
 """What the launcher or SLURM sets for every worker."""
+_LONGEST_VARIABLE = 32 * 4096
+"""Linux starts no program with a longer one: name, value, an equals sign and a byte 0 (execve(2), MAX_ARG_STRLEN)."""
 
 
 @rule("environment.variables")
 def variables(job: Job, values: Values) -> Problems:
-    """Variables have valid names, hold no secret, and are none that the launcher sets."""
-    for name in job.environment.variables:
+    """Variables have valid names, hold no secret, are none that the launcher sets, and no longer than a program's may be."""
+    for name, value in job.environment.variables.items():
         path = f"environment.variables.{name}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield Problem(path, "the name of an environment variable has only letters, digits and underscores")
@@ -316,6 +318,10 @@ def variables(job: Job, values: Values) -> Problems:
             yield Problem(path, said)
         elif OWNED_VARIABLES.fullmatch(name):
             yield Problem(path, f"the launcher or SLURM sets {name} for every worker; remove it")
+        elif len(name) + len(value.encode()) + 2 > _LONGEST_VARIABLE:
+            yield Problem(
+                path, "is too long: Linux starts no program with a variable of 128 KiB; write it to a file", "value"
+            )
 
 
 @rule("environment.setup", "environment.container_args", "slurm.extra", "slurm.comment", "slurm.srun_args")

@@ -124,7 +124,7 @@ def node_address(spec: RunSpec, host: str, local_address: str, others: Sequence[
 
     It is that of the named interface, of the way to the leader, of the host's name, or of the way to one of ``others``.
     """
-    if spec.interface and (named := _of_interface(spec.interface)):
+    if spec.interface and (named := _of_interface(spec.interface.removeprefix("="))):
         return named
     if spec.batch == "local":
         return "127.0.0.1"
@@ -174,7 +174,7 @@ def gloo_interface(spec: RunSpec, others: Sequence[str] = ()) -> str | None:
 
     Debian writes 127.0.1.1 for it into /etc/hosts: then no other node can reach what gloo binds.
     """
-    if spec.interface:
+    if spec.interface and not spec.interface.startswith("^"):  # that excludes some
         return None
     if spec.batch == "local":
         return "lo"  # nobody else shall reach it

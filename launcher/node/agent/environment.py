@@ -81,7 +81,9 @@ def base_environment(
     if spec.deterministic:
         base = {**DETERMINISTIC, **base}
     if spec.interface:
-        base["GLOO_SOCKET_IFNAME"] = base["NCCL_SOCKET_IFNAME"] = spec.interface
+        base["NCCL_SOCKET_IFNAME"] = spec.interface
+    if spec.interface and not spec.interface.startswith("^"):  # gloo knows names and their beginnings, no signs
+        base["GLOO_SOCKET_IFNAME"] = spec.interface.removeprefix("=")
     elif gloo_interface:
         base.setdefault("GLOO_SOCKET_IFNAME", gloo_interface)
     base.update(spec.variables)

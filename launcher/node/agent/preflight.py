@@ -27,7 +27,6 @@ from launcher.slurm.probe import torch_versions
 ALL_REDUCE_MAIN = "launcher.training.process.all_reduce:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""
-_SCRATCH = (os.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108 - not gettempdir: that steps aside when /tmp is full
 _SCRATCH_BYTES = 4 << 20
 _LOCAL_S = 20.0
 _AWAY_S = 10.0
@@ -121,12 +120,14 @@ class Preflight:
         )
 
     def _look(self, names: list[str]) -> list[Check]:
+        # The workers' TMPDIR, which the job may set; not gettempdir: that steps aside when /tmp is full.
+        scratch = (self.server.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108
         return [
             *(_gpus(self.spec.gpus_per_node) if self.spec.gpus_per_node else ()),
             *judge_memory(self.spec.mem_gb, int(psutil.virtual_memory().available)),
             *judge_disk(**description.disk(self.paths.root)),
             self._writes(),
-            _scratch(_SCRATCH),
+            _scratch(scratch),
             _resolves(names),
         ]
 

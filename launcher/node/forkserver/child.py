@@ -19,7 +19,11 @@ from launcher.run.message_lines import FD_VARIABLE
 
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 """Signals that only the agent hears."""
-_EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.child import run_exec; run_exec()"
+# The working directory, which `python -c` puts before PYTHONPATH (not with PYTHONSAFEPATH), is not searched.
+_EXEC = (
+    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); sys.path.append(sys.argv[1]); "
+    "from launcher.node.forkserver.child import run_exec; run_exec()"
+)
 ROOT = str(Path(__file__).parents[3])
 """Where this package lies: last on a fresh interpreter's path, so that it is found however the agent found it."""
 
@@ -40,10 +44,10 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
         environ[FD_VARIABLE] = str(rest[0])
     if request.get("cpus"):
         os.sched_setaffinity(0, request["cpus"])
+    before = _python_path()
     os.chdir(request["cwd"])
-    before = os.environ.get("PYTHONPATH", "")
     os.environ.update({"PWD": request["cwd"], **environ})
-    _move_path(before, os.environ.get("PYTHONPATH", ""))
+    _move_path(before, _python_path())
     if request.get(
         "script"
     ):  # gets TERM as it would under torchrun, and survives USR2; others leave signals to the agent
@@ -59,11 +63,15 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
 
 
-def _move_path(before: str, after: str) -> None:
+def _python_path() -> list[str]:
+    """Return the entries of PYTHONPATH as ``sys.path`` has them: Python takes a relative one (`src`) for a folder below the current one."""
+    return [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _move_path(old: list[str], new: list[str]) -> None:
     """Do with ``sys.path`` what Python does with PYTHONPATH at its start, where a worker's is another than the fork server's."""
-    if before == after:
+    if old == new:
         return
-    old, new = before.split(os.pathsep), [entry for entry in after.split(os.pathsep) if entry]
     place = min((i for i, entry in enumerate(sys.path) if entry in old), default=0)
     sys.path[:] = [entry for entry in sys.path if entry not in old]
     sys.path[place:place] = new
@@ -86,6 +94,9 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()
+    if (tempfile := sys.modules.get("tempfile")) is not None:
+        # torch has asked for it; the worker's program may set TMPDIR first
+        tempfile.tempdir = None  # type: ignore[attr-defined]
     if "multiprocessing" in sys.modules:
         sys.modules["multiprocessing"].set_start_method(None, force=True)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):

@@ -21,7 +21,10 @@ from launcher.node.forkserver.server import receive_message, send_message
 from launcher.run import open_files
 
 MARK_VARIABLE = "LAUNCHER_FORKSERVER"
-_START = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.server import main; main()"
+_START = (  # as `launcher.node.forkserver.child` begins a new interpreter
+    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); sys.path.append(sys.argv[1]); "
+    "from launcher.node.forkserver.server import main; main()"
+)
 _SWEEP_POLL_S = 0.005
 _CLEAR_S = 6.0
 """A fork server that has not cleared a round by then is stopped (SIGSTOP): it is killed, and another one started."""

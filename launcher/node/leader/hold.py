@@ -272,7 +272,7 @@ def _what_ended(rerun: _Rerun) -> str:
     end, left = rerun.ends.get(rerun.first), rerun.left()
     if end is not None and end.reason:
         return end.reason
-    problems = [f"{node.host}: {one.problem}" for node, one in rerun.ends.items() if one.problem]
+    problems = [f"on {node.host}: {one.problem}" for node, one in rerun.ends.items() if one.problem]
     lost = [f"the agent on {node.host} was lost" for node in rerun.nodes if node not in rerun.ends and node not in left]
     return next(iter([*problems, *lost]), "its hold ended before it did")
 

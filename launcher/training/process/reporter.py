@@ -54,9 +54,8 @@ class Reporter:
         for name, value in metrics.items():
             held, count = value, 0
             if value.__class__ is not float or not isfinite(value) or name not in watch.well:
-                if not isinstance(value, float | int):
-                    _check_one_number(name, value)
-                held = watch.see(step, name, value, epoch=epoch)
+                one = value if isinstance(value, float | int) else _one_number(name, value)
+                held = watch.see(step, name, one, epoch=epoch)
                 count = watch.count(name)
             if self._metrics:
                 pending[name] = step, epoch, held, count
@@ -102,12 +101,16 @@ class Reporter:
             self.send(message)
 
 
-def _check_one_number(name: str, value: Any) -> None:
-    """Raise TypeError, which names the metric, now: the number itself is read a moment later."""
+def _one_number(name: str, value: Any) -> Any:
+    """Return a tensor as it is, anything else as a number: an array may be written to later.
+
+    Raises TypeError, which names the metric, now: a tensor's number is read a moment later.
+    """
     try:
-        is_one = value.numel() == 1 if isinstance(value, torch.Tensor) else float(value) is not None
+        one = (value if value.numel() == 1 else None) if isinstance(value, torch.Tensor) else float(value)
     except (TypeError, ValueError):
-        is_one = False
-    if not is_one:
+        one = None
+    if one is None:
         count = f" of {value.numel()} elements" if isinstance(value, torch.Tensor) else ""
         raise TypeError(f"log({name}=...): a metric is one number, not a {type(value).__name__}{count}")
+    return one

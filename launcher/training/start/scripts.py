@@ -43,7 +43,7 @@ def run_script(place: WorkerPlace) -> int:
             seed_all(spec.seed)  # a rehearsal compares two runs: a script that seeds nothing must not make them differ
     signals.as_in_python()
     try:
-        program = _load(spec.work)
+        program = _load(spec.work, spec.code_dir)
     except BaseException as error:
         return _failed(channel, error)
     try:
@@ -112,17 +112,17 @@ def _steps_done() -> int | None:
     return None if worker is None else int(worker.steps_done)
 
 
-def _load(work: Work) -> Callable[[], None]:
+def _load(work: Work, code_dir: str) -> Callable[[], None]:
     """Compile the program and set ``__main__``, ``sys.argv`` and ``sys.path`` as python does. Raises CodeError."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins  # exec would put in the dict
-    code = _script(main, work) if work.kind == "script" else _module(main, work)
+    code = _script(main, work, code_dir) if work.kind == "script" else _module(main, work)
     # Pickle looks classes up in __main__; processes started by "spawn" know it as __mp_main__.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     return lambda: exec(code, main.__dict__)  # noqa: S102 (the user's script: what is to be run)
 
 
-def _script(main: types.ModuleType, work: Work) -> types.CodeType:
+def _script(main: types.ModuleType, work: Work, code_dir: str) -> types.CodeType:
     path = Path(work.target)
     try:
         with io.open_code(str(path.absolute())) as file:
@@ -130,7 +130,8 @@ def _script(main: types.ModuleType, work: Work) -> types.CodeType:
     except OSError as error:
         raise CodeError(f"script {work.target} cannot be read: {error.strerror}") from None
     sys.argv = [work.target, *work.args]
-    if (root := os.getcwd()) in sys.path and root not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    root = code_dir or os.getcwd()  # as it is on the path: a link's name is not what the kernel calls the folder
+    if root in sys.path and root not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         # python has only the script's own folder there: a folder `datasets` beside it in the code must not hide the package.
         sys.path.remove(root)
         sys.path.append(root)

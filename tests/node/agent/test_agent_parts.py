@@ -84,6 +84,18 @@ def test_the_named_interface_is_for_gloo_and_nccl() -> None:
 
 
 @pytest.mark.parametrize(
+    ("interface", "gloos", "address"), [("=lo", "lo", "127.0.0.1"), ("^docker0,lo", "eth0", "10.1.2.3")]
+)
+def test_nccls_signs_before_an_interface_are_not_told_to_gloo(interface: str, gloos: str, address: str) -> None:
+    """NCCL_SOCKET_IFNAME=^docker0,lo is in many scripts, and =lo means that very name: gloo has neither, and fails with them."""
+    found = description.gloo_interface(spec(interface=interface, batch="local"))
+    base = base_environment({}, spec(interface=interface), {}, gloo_interface=found and "eth0")
+
+    assert (base["NCCL_SOCKET_IFNAME"], base["GLOO_SOCKET_IFNAME"]) == (interface, gloos)
+    assert description.node_address(spec(interface=interface, batch="slurm"), "h", "10.1.2.3") == address
+
+
+@pytest.mark.parametrize(
     ("allowed", "online", "on_node", "workers", "each", "expected"),
     [
         (range(8, 16), 64, "8", 4, 2, [[8, 9], [10, 11], [12, 13], [14, 15]]),  # confined by SLURM
@@ -318,6 +330,17 @@ def test_a_nodes_address(tmp_path: Path) -> None:
 def test_a_temporary_folder_that_is_not_there_is_not_said_to_be_writable(tmp_path: Path) -> None:
     """TMPDIR may name a folder of the login host: Python takes /tmp then, and so does the check."""
     assert preflight._scratch((str(tmp_path / "none"), str(tmp_path))).detail == f"{tmp_path} can be written"
+
+
+def test_the_temporary_folder_that_the_job_sets_is_checked(tmp_path: Path) -> None:
+    """A node whose local disk is full is not used: `environment.variables` has TMPDIR there, and /tmp tells nothing of it."""
+    scratch, runs = tmp_path / "scratch", RunPaths(tmp_path / "run")
+    scratch.mkdir()
+    runs.root.mkdir()
+    server: Any = SimpleNamespace(environ={"TMPDIR": str(scratch)})
+    found = preflight.Preflight(spec(run_dir=str(runs.root)), runs, server, node=0, attempt=0)._look([])
+
+    assert str(scratch) in next(check.detail for check in found if check.name == "scratch")
 
 
 INTERFACES = {

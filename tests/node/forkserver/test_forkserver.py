@@ -53,6 +53,16 @@ def echoes():
 def draws():
     import random
     print(random.random())
+def without_output():
+    sys.stdout = None
+    return 3
+def temporary():
+    import tempfile
+    os.environ["TMPDIR"] = os.getcwd()
+    print(tempfile.gettempdir())
+def imports():
+    import parcel
+    print(parcel.__file__)
 def store(fd):
     os.write(fd, b'{"port": 7}\\n')
     os.read(fd, 1)
@@ -214,6 +224,7 @@ def test_a_worker_keeps_to_its_cpus(bench: Any, how: dict[str, Any]) -> None:
         ("kills_itself", -signal.SIGKILL, ""),
         ("with_atexit", 0, "atexit ran"),
         ("missing", 1, "AttributeError"),
+        ("without_output", 3, ""),  # as libraries do to be quiet: Python minds no lack of a stream at its end
     ],
 )
 def test_ends_are_told_as_they_were(bench: Any, name: str, status: int, text: str) -> None:
@@ -236,6 +247,63 @@ def test_a_worker_can_use_multiprocessing(bench: Any) -> None:
         assert b.log().splitlines() == ["None MainProcess False", "fork [1, 2]", "spawn [1, 2]", "True"]
 
     bench(body)
+
+
+def test_a_worker_may_choose_its_temporary_folder(tmp_path: Path) -> None:
+    """A script sets TMPDIR to its node's disk before it needs a file: what is imported before the fork (torch) has asked for the folder."""
+    (tmp_path / "asks_early.py").write_text("import tempfile\ntempfile.gettempdir()\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> None:
+        b = Bench(tmp_path, ForkServer(preload=["asks_early"], environ={**os.environ, "PYTHONPATH": path}))
+        b.server.start()
+        try:
+            await b.fork("temporary")
+            assert (await b.ended(), b.log().strip()) == (0, str(tmp_path))
+        finally:
+            await b.server.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
+def test_a_relative_entry_of_pythonpath_leads_below_the_workers_folder(tmp_path: Path, how: dict[str, Any]) -> None:
+    """`PYTHONPATH=src torchrun train.py` finds src/ beside train.py; the fork server itself is in another folder."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "parcel.py").touch()
+    path = os.pathsep.join(["src", *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> None:
+        b = Bench(tmp_path, ForkServer(preload=["json"], environ={**os.environ, "PYTHONPATH": path}))
+        b.server.start()
+        try:
+            await b.fork("imports", **how)
+            assert await b.ended() == 0, b.log()
+            assert b.log().strip() == str(tmp_path / "src" / "parcel.py")
+        finally:
+            await b.server.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
+def test_pythonsafepath_costs_no_entry_of_pythonpath(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Python puts no folder of its own before PYTHONPATH then (3.11): its first entry was taken for that, and removed."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "parcel.py").touch()
+    path = os.pathsep.join([str(tmp_path / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> None:
+        environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+        b = Bench(tmp_path, ForkServer(preload=["json"], environ=environ))
+        b.server.start()
+        try:
+            await b.fork("imports", **how)
+            assert await b.ended() == 0, b.log()
+        finally:
+            await b.server.stop()
+
+    asyncio.run(body())
 
 
 def test_the_channel_reaches_the_worker(bench: Any) -> None:

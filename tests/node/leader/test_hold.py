@@ -214,7 +214,7 @@ def test_a_node_that_cannot_begin_ends_the_run_everywhere(hold, virtual):
         caller = Caller(w).connect()
         caller.start("a")
         end = await caller.says("rerun_finished")
-        assert (end["state"], end["reason"]) == ("failed", "N0: environment.setup failed: no such module.")
+        assert (end["state"], end["reason"]) == ("failed", "On n0: environment.setup failed: no such module.")
 
     w, _ = runs(hold, virtual, script, problem="environment.setup failed: no such module", lasts_s=500)
     assert w.names_of("end_rerun") == ["a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,22 @@ def test_a_tensor_of_a_cpu_is_a_number_at_once() -> None:
     told.flush(force=True)
 
     assert channel == [{"loss": 3.0}, {"loss": 0.0}]
+
+
+def test_an_array_of_one_number_is_that_number_at_once() -> None:
+    """`loss.detach().cpu().numpy()` is no scalar of numpy's: it shows what is written to the tensor later, and was not looked at for NaN."""
+    sent: list[Any] = []
+    told = Reporter(SimpleNamespace(send=sent.append), metrics=True)  # type: ignore[arg-type]
+    told.log(1, 0, {"warmup": 0.0})
+    loss = torch.tensor(3.0)
+    told.log(2, 0, {"loss": loss.numpy()})
+    loss.fill_(float("nan"))
+    told.flush(force=True)
+    told.log(3, 0, {"loss": loss.numpy()})
+    told.flush(force=True)
+
+    assert [m.metrics for m in sent if m.type == "metrics"][1] == {"loss": 3.0}
+    assert [(m.step, m.metric, m.value) for m in sent if m.type == "not_finite"] == [(3, "loss", "nan")]
 
 
 class Copy:

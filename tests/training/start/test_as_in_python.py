@@ -59,6 +59,20 @@ def test_a_script_in_a_subfolder_finds_packages_before_what_lies_beside_it(tmp_p
     assert (tmp_path / "found").read_text().startswith(sysconfig.get_path("stdlib"))
 
 
+def test_a_linked_code_folder_hides_no_package_either(tmp_path: Path) -> None:
+    """With `code.snapshot: false`, or runs below a linked folder ($SCRATCH), the code's root has another name than the kernel gives it."""
+    code = tmp_path / "code"
+    for folder in ("wave", "sub"):
+        (code / folder).mkdir(parents=True)
+    (code / "wave" / "__init__.py").touch()
+    (code / "beside.py").touch()
+    (code / "sub" / "train.py").write_text("import wave, beside\nopen('../found', 'w').write(wave.__file__)\n")
+    (tmp_path / "link").symlink_to(code)
+    run(make_spec(tmp_path, "sub/train.py", 1, kind="script", code_dir=str(tmp_path / "link")), 1)
+
+    assert (tmp_path / "found").read_text().startswith(sysconfig.get_path("stdlib"))
+
+
 def test_signal_takes_keywords(tmp_path: Path) -> None:
     """signal.signal(signalnum=..., handler=...), as python's own; it is replaced to learn of USR2."""
     text = "import signal\nfor number in (signal.SIGUSR1, signal.SIGUSR2):\n    signal.signal(signalnum=number, handler=lambda *_: None)\n"
