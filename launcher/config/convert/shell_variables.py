@@ -83,7 +83,7 @@ class Scope:
         """Take ``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
         name, plus = name.removesuffix("+"), name.endswith("+")
         if raw.startswith("("):
-            inner = self.words(raw_words(raw[1:-1].replace("\n", " ")))
+            inner = self.words(raw_words(raw[1:-1]))
             inner = self.arrays.get(name, []) + inner if plus else inner
             self.set(name, list(inner[0].pieces) if inner else [])
             self.arrays[name] = inner

@@ -47,6 +47,7 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "a variable of several words": ("A='b c'; python t.py $A --x=$A \"$A\"", ["b", "c", "--x=b", "c", "b c"]),
     "the home folder": ("python t.py ~/d x=~/d '~/d' --y=~/d", ["/home/d", "x=/home/d", "~/d", "--y=~/d"]),
     "an array": ("A=(b 'c d'); python t.py \"${A[@]}\" $A", ["b", "c d", "b"]),
+    "an array with comments": ("A=(b # one\n # two\n  'c#d' #three\n)\npython t.py \"${A[@]}\"", ["b", "c#d"]),
     "the arguments of a function": ('f() { python t.py $1 "$@"; }; f a b', ["a", "a", "b"]),
     "the folder": ("cd s; python t.py $PWD/x $SLURM_SUBMIT_DIR/y", ["/pwd/s/x", "/pwd/y"]),
     "the folder by a command": ("D=`pwd`; cd s; python t.py $D/x $(pwd)/y", ["/pwd/x", "/pwd/s/y"]),
