@@ -105,14 +105,14 @@ class Scope:
     # --- words ---
 
     def words(self, raw: Sequence[str]) -> list[ShellWord]:
-        """Return the words that raw words stand for: ``"${NAME[@]}"`` is many, an empty ``$NAME`` is none."""
+        """Return the words that raw words stand for: ``"${NAME[@]}"`` is many, ``"${NAME[*]}"`` one, an empty ``$NAME`` none."""
         result: list[ShellWord] = []
         for word in raw:
             found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*|@)(\[[@*]\])?\}?"?', word)
             if found and found[1] in self.arrays and (found[2] or found[1] == "@"):
                 held = self.arrays[found[1]]
                 self.limit.take(sum(len(w.text) + 1 for w in held))
-                result += held
+                result += [_as_one(held)] if found[2] == "[*]" and word.startswith('"') else held
             else:
                 result += self._fields(word)
         return result
@@ -345,6 +345,11 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
         result += ["".join(map(str, group))] if is_text else list(group)  # noqa: B031 (one branch, once)
     return [piece for piece in result if piece != ""]
+
+
+def _as_one(words: Sequence[ShellWord]) -> ShellWord:
+    """Return the words as one, with spaces between them."""
+    return ShellWord(tuple(_joined([piece for word in words for piece in (" ", *word.pieces)][1:])))
 
 
 def plain(pieces: Sequence[Piece]) -> str | None:

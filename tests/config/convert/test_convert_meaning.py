@@ -47,9 +47,13 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "a variable of several words": ("A='b c'; python t.py $A --x=$A \"$A\"", ["b", "c", "--x=b", "c", "b c"]),
     "the home folder": ("python t.py ~/d x=~/d '~/d' --y=~/d", ["/home/d", "x=/home/d", "~/d", "--y=~/d"]),
     "an array": ("A=(b 'c d'); python t.py \"${A[@]}\" $A", ["b", "c d", "b"]),
+    "an array as one word": ('A=(b c); python t.py "${A[*]}" ${A[*]}', ["b c", "b", "c"]),
     "an array with comments": ("A=(b # one\n # two\n  'c#d' #three\n)\npython t.py \"${A[@]}\"", ["b", "c#d"]),
     "the arguments of a function": ('f() { python t.py $1 "$@"; }; f a b', ["a", "a", "b"]),
-    "the arguments that a function shifts": ('f() { local x=$1; shift; python t.py $x "$@" $1; }; f a b c', ["a", "b", "c", "b"]),
+    "the arguments that a function shifts": (
+        'f() { local x=$1; shift; python t.py $x "$@" $1; }; f a b c',
+        ["a", "b", "c", "b"],
+    ),
     "a shift by more": ('f() { shift 2; python t.py "$@" $2; }; f a b c d', ["c", "d", "d"]),
     "a shift of a function that is called": ('g() { shift; }; f() { g x; python t.py "$@"; }; f a b', ["a", "b"]),
     "the folder": ("cd s; python t.py $PWD/x $SLURM_SUBMIT_DIR/y", ["/pwd/s/x", "/pwd/y"]),
@@ -91,8 +95,15 @@ NOTED: dict[str, tuple[str, str]] = {
     ),
     "a pattern": ("python t.py *.txt", "*.txt in args: no shell reads args"),
     "braces": ("python t.py {1..3}", "{1..3} in args"),
-    "a shift in a branch": ('f() { if x; then shift; fi; python t.py "$@"; }; f a b', "$@: a job file takes no arguments"),
-    "a shift by what is not known": ('f() { shift $N; python t.py $1; }; f a b', "$1: a job file takes no arguments"),
+    "a number with its base": (
+        "python t.py $((10#$SLURM_ARRAY_TASK_ID + 1))",
+        "$((10#$SLURM_ARRAY_TASK_ID + 1)) in args",
+    ),
+    "a shift in a branch": (
+        'f() { if x; then shift; fi; python t.py "$@"; }; f a b',
+        "$@: a job file takes no arguments",
+    ),
+    "a shift by what is not known": ("f() { shift $N; python t.py $1; }; f a b", "$1: a job file takes no arguments"),
     "an array job's number without an array": ("python t.py $SLURM_ARRAY_TASK_ID", "$SLURM_ARRAY_TASK_ID in args"),
 }
 
