@@ -249,6 +249,8 @@ class Scope:
             text[3:-2],
         )
         try:
+            if "#" in filled:  # 10#08 names a base, and begins a comment of Python's
+                raise ValueError("no arithmetic of Python's")
             return str(_number(ast.parse(filled.strip(), mode="eval").body)) if len(filled) <= 200 else Ref(text)
         except (SyntaxError, ZeroDivisionError, KeyError, RecursionError, ValueError):
             return Ref(f"$(({filled}))", local=bool(self.assigned & set(re.findall(r"[A-Za-z_]\w*", filled))))
