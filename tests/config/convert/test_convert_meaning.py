@@ -394,13 +394,18 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "--comment='${foo}'": ("python t.py", {}, {"comment": "\\${foo}"}),
     "--nodes=1 --time=5": ("srun --cpus-per-task=4 --mem=8G --gpus=1 python t.py", {
         "gpus_per_node": 1, "cpus_per_task": 4, "mem_gb": 8, "timeout_min": 5}, {}),
+    "--mem=100000": ("python t.py", {"mem_gb": 97.65}, {}),
+    "--mail-type=begin\n#SBATCH --mail-type=END,FAIL": ("python t.py", {}, {"mail_type": "BEGIN,END,FAIL"}),
     "--nodes=1 --time=0:30:00": ("python t.py", {"timeout_min": "0:30:00"}, {}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("directives", REQUESTS)
 def test_requests_are_kept(directives: str) -> None:
-    """GPUs beside other resources, tasks that are no workers, short names of options, and what srun asks for."""
+    """GPUs beside other resources, tasks that are no workers, short names of options, and what srun asks for.
+
+    No more memory than was asked for: it may be all that a node has. Mails of several directives add up, as in sbatch.
+    """
     script, resources, slurm = REQUESTS[directives]
     data, _ = made_of(script, directives)
 
@@ -418,6 +423,7 @@ def test_requests_are_kept(directives: str) -> None:
         "--time=1 --signal=USR1@90",
         "--mem=half",
         "--export=NONE",
+        "--gpu-bind=map_gpu:3,2,1,0",
     ],
 )
 def test_a_directive_without_a_key_is_noted(directive: str) -> None:
