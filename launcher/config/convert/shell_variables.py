@@ -248,9 +248,9 @@ class Scope:
             lambda m: (plain(self.known[m[1]]) if m[1] in self.known else None) or m[0],
             text[3:-2],
         )
+        if "#" in filled:  # 10#08 names a base, and begins a comment of Python's
+            return Ref(text)
         try:
-            if "#" in filled:  # 10#08 names a base, and begins a comment of Python's
-                raise ValueError("no arithmetic of Python's")
             return str(_number(ast.parse(filled.strip(), mode="eval").body)) if len(filled) <= 200 else Ref(text)
         except (SyntaxError, ZeroDivisionError, KeyError, RecursionError, ValueError):
             return Ref(f"$(({filled}))", local=bool(self.assigned & set(re.findall(r"[A-Za-z_]\w*", filled))))
