@@ -199,5 +199,6 @@ def _tell_checked(loaded: LoadedJob) -> None:
     from launcher.submission.facts.interpreter import is_this_python
 
     python = loaded.job.environment.python
-    if python and not (loaded.doubt or loaded.job.environment.container or is_this_python(os.path.expanduser(python))):
+    here = loaded.base_dir / os.path.expanduser(python or "")
+    if python and not (loaded.doubt or loaded.job.environment.container or is_this_python(str(here))):
         click.echo(f"checking {python} ...", err=True)

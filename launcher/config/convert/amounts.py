@@ -114,8 +114,10 @@ def put_memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> 
                 draft.leave(f"--{option}={given[option]}: set resources.mem_gb.")
             continue
         value = int(found[1]) * _UNITS[found[2] or "M"] * scale
-        if value:
-            draft.put("resources.mem_gb", int(value) if value == int(value) else max(round(value, 2), 0.01))
+        if value:  # never more than was asked for: that may be all that a node has
+            draft.put(
+                "resources.mem_gb", int(value) if value == int(value) else max(math.floor(value * 100) / 100, 0.01)
+            )
         else:
             draft.leave(f"--{option}=0 (all memory of a node): set resources.mem_gb, or slurm.exclusive: true.")
 

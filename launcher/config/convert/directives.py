@@ -69,7 +69,10 @@ def directives(text: str) -> tuple[dict[str, str], list[str]]:
             elif more or line[7:].split()[:1] in (["hetjob"], ["packjob"]):
                 more = True
             else:
-                found.update(options(_split(line[7:]))[0])
+                given = options(_split(line[7:]))[0]
+                if "mail-type" in given and "mail-type" in found:  # the one option whose values sbatch adds up
+                    given["mail-type"] = f"{found['mail-type']},{given['mail-type']}"
+                found.update(given)
         elif line.strip() and not line.lstrip().startswith("#"):
             started = True
     if more:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from launcher.config.convert.directives import options
+from launcher.config.convert.directives import options, smallest_count
 from launcher.config.convert.launch import Launch, find_launch, looks_like_a_launch
 from launcher.config.convert.script_draft import ScriptDraft
 from launcher.config.convert.script_environment import (
@@ -22,7 +22,7 @@ from launcher.config.convert.script_environment import (
     reads_conda,
 )
 from launcher.config.convert.shell_script import Command, commands
-from launcher.config.convert.shell_variables import ShellWord, written_pieces
+from launcher.config.convert.shell_variables import Ref, Scope, ShellWord, written_pieces
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^\]]*\]\+?=.*", re.DOTALL)
@@ -100,8 +100,7 @@ def _call(script: ScriptDraft, command: Command, around: Launch) -> None:
         return
     given = scope.words(command.words[1:])
     before = {key: scope.known[key] for key in map(str, range(1, 10)) if key in scope.known}, scope.arrays.get("@")
-    scope.known |= {str(index): list(word.pieces) for index, word in enumerate(given[:9], 1)}
-    scope.arrays["@"] = given
+    _set_arguments(scope, given)
     scope.limit.take(sum(len(inner.raw) for inner in script.functions[name]))
     script.calls.append(name)
     read_commands(
@@ -114,6 +113,26 @@ def _call(script: ScriptDraft, command: Command, around: Launch) -> None:
         script.scope.arrays["@"] = before[1]
 
 
+def _set_arguments(scope: Scope, given: list[ShellWord]) -> None:
+    """Set ``$1``, ``$2``, ... and ``$@`` of a function."""
+    scope.known = {key: value for key, value in scope.known.items() if not key.isdigit()}
+    scope.known |= {str(index): list(word.pieces) for index, word in enumerate(given[:9], 1)}
+    scope.arrays["@"] = given
+
+
+def _shift(script: ScriptDraft, command: Command) -> None:
+    """Follow ``shift`` in a function; in a branch, or by what is not known, its arguments are not known any longer."""
+    scope, held = script.scope, script.scope.arrays.get("@")
+    if held is None:  # of the job itself, which has none; or not known already
+        return
+    count = smallest_count("".join(word.text for word in scope.words(command.words[1:])) or "1")
+    if command.nested or count is None:
+        _set_arguments(scope, [ShellWord((Ref(f"${index}", str(index)),)) for index in range(1, 10)])
+        del scope.arrays["@"]
+    elif count <= len(held):
+        _set_arguments(scope, held[count:])
+
+
 def _command(script: ScriptDraft, command: Command, around: Launch) -> None:
     first = command.words[0]
     if first == "export" and not script.done:
@@ -124,6 +143,8 @@ def _command(script: ScriptDraft, command: Command, around: Launch) -> None:
         read_unset(script, command)
     elif first == "set":
         _set(script, command)
+    elif first == "shift":
+        _shift(script, command)
     elif first in ("cd", "pushd", "popd"):
         _directory(script, command)
     elif first == "eval" and _evaluated(script, command, around):

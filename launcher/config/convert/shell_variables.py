@@ -83,7 +83,7 @@ class Scope:
         """Take ``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
         name, plus = name.removesuffix("+"), name.endswith("+")
         if raw.startswith("("):
-            inner = self.words(raw_words(raw[1:-1].replace("\n", " ")))
+            inner = self.words(raw_words(raw[1:-1]))
             inner = self.arrays.get(name, []) + inner if plus else inner
             self.set(name, list(inner[0].pieces) if inner else [])
             self.arrays[name] = inner
@@ -105,14 +105,14 @@ class Scope:
     # --- words ---
 
     def words(self, raw: Sequence[str]) -> list[ShellWord]:
-        """Return the words that raw words stand for: ``"${NAME[@]}"`` is many, an empty ``$NAME`` is none."""
+        """Return the words that raw words stand for: ``"${NAME[@]}"`` is many, ``"${NAME[*]}"`` one, an empty ``$NAME`` none."""
         result: list[ShellWord] = []
         for word in raw:
             found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*|@)(\[[@*]\])?\}?"?', word)
             if found and found[1] in self.arrays and (found[2] or found[1] == "@"):
                 held = self.arrays[found[1]]
                 self.limit.take(sum(len(w.text) + 1 for w in held))
-                result += held
+                result += [_as_one(held)] if found[2] == "[*]" and word.startswith('"') else held
             else:
                 result += self._fields(word)
         return result
@@ -248,6 +248,8 @@ class Scope:
             lambda m: (plain(self.known[m[1]]) if m[1] in self.known else None) or m[0],
             text[3:-2],
         )
+        if "#" in filled:  # 10#08 names a base, and begins a comment of Python's
+            return Ref(text)
         try:
             return str(_number(ast.parse(filled.strip(), mode="eval").body)) if len(filled) <= 200 else Ref(text)
         except (SyntaxError, ZeroDivisionError, KeyError, RecursionError, ValueError):
@@ -345,6 +347,11 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
         result += ["".join(map(str, group))] if is_text else list(group)  # noqa: B031 (one branch, once)
     return [piece for piece in result if piece != ""]
+
+
+def _as_one(words: Sequence[ShellWord]) -> ShellWord:
+    """Return the words as one, with spaces between them."""
+    return ShellWord(tuple(_joined([piece for word in words for piece in (" ", *word.pieces)][1:])))
 
 
 def plain(pieces: Sequence[Piece]) -> str | None:

@@ -56,6 +56,8 @@ def _put(draft: Draft, option: str, value: str, key: str) -> None:
             draft.put("name", name)
     elif option == "signal":
         _signal(draft, value)
+    elif option == "gpu-bind":  # srun takes it over: the agent of a node would see one of its GPUs
+        draft.leave("--gpu-bind: the launcher binds every worker to its own cores and GPU.")
     elif option == "no-requeue":
         draft.put("restart.requeue", False)
     elif option in ("output", "error", "input"):

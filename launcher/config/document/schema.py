@@ -184,7 +184,8 @@ class Environment(_Section):
     setup: list[str] = _items()
     """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
     python: str | None = None
-    """Python interpreter. Default: the active one at submission; in a container, the image's python3."""
+    """Python interpreter; a path is relative to the job file. Default: the active one at submission; in a container, the image's
+    python3."""
     stage: StagePlace = False
     """Carry the Python environment to each node as one file, and start Python from there: in /tmp (true), or in another folder
     that each node has of its own. Only on SLURM."""

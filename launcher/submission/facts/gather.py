@@ -69,7 +69,9 @@ def gather_facts(
         asked = pool.submit(lambda: slurm or _slurm_facts(env, job, backend))
         reading = pool.submit(lambda: code or code_facts(loaded, runs_dir, skip))
         asks = job.environment
-        python = interpreter.find_interpreter(asks.python, asks.container, env, run_named=not loaded.doubt)
+        python = interpreter.find_interpreter(
+            asks.python, asks.container, env, base=loaded.base_dir, run_named=not loaded.doubt
+        )
         with loaded.placing():
             code = reading.result()
         doubt = loaded.doubt or ("" if loaded.trusted else code.doubt)

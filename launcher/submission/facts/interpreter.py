@@ -91,17 +91,18 @@ def look(names):
 
 
 def find_interpreter(
-    named: str | None, container: str | None, environ: Mapping[str, str], *, run_named: bool = True
+    named: str | None, container: str | None, environ: Mapping[str, str], *, base: Path = Path(), run_named: bool = True
 ) -> Interpreter:
     """Return the interpreter of the job: the one named, the active environment's, or the launcher's own.
 
-    The one named is run to ask it for its packages, unless ``run_named`` is false. Raises InterpreterError when it is not
-    there.
+    A path that is named is relative to ``base``; a mere name is looked for on the PATH. The one named is run to ask it for its
+    packages, unless ``run_named`` is false. Raises InterpreterError when it is not there.
     """
     if container:
         return Interpreter(path=named or "python3", origin="container", checked=False)
     if named:
-        path = shutil.which(os.path.expanduser(named), path=environ.get("PATH"))
+        wanted = os.path.expanduser(named)
+        path = shutil.which(str(base / wanted) if "/" in wanted else wanted, path=environ.get("PATH"))
         if path is None:
             raise InterpreterError(f"environment.python: {named} was not found or cannot be executed")
         if not run_named:

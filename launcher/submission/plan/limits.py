@@ -14,6 +14,9 @@ from launcher.run.spec import RunSpec
 from launcher.run.units import plural
 from launcher.slurm.site import Partition
 
+_ROUNDED_GB = 0.05
+"""The most by which a partition's memory differs from that of its nodes: all of a node's memory may be asked for."""
+
 
 def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
     """Raise ConfigError, with all problems at once, when no node of ``partition`` could ever take one of this job's tasks."""
@@ -29,7 +32,7 @@ def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
         (0 < partition.cpus_per_node < cpus, "cpus_per_task", asked, f"{nodes} at most {partition.cpus_per_node}"),
         (partition.nodes and spec.gpus_per_node > partition.gpus_per_node and not job.slurm.gres, "gpus_per_node",
          f"{spec.gpus_per_node} GPUs a node", f"{nodes} {most_gpus}"),
-        (0 < partition.mem_gb_per_node < (spec.mem_gb or 0), "mem_gb", f"{spec.mem_gb:g} GB" if spec.mem_gb else "",
+        (0 < partition.mem_gb_per_node < (spec.mem_gb or 0) - _ROUNDED_GB, "mem_gb", f"{spec.mem_gb:g} GB" if spec.mem_gb else "",
          f"{nodes} at most {partition.mem_gb_per_node:g}"),
     )  # fmt: skip
     problems = [

@@ -47,7 +47,15 @@ ARGS: dict[str, tuple[str, list[str | int]]] = {
     "a variable of several words": ("A='b c'; python t.py $A --x=$A \"$A\"", ["b", "c", "--x=b", "c", "b c"]),
     "the home folder": ("python t.py ~/d x=~/d '~/d' --y=~/d", ["/home/d", "x=/home/d", "~/d", "--y=~/d"]),
     "an array": ("A=(b 'c d'); python t.py \"${A[@]}\" $A", ["b", "c d", "b"]),
+    "an array as one word": ('A=(b c); python t.py "${A[*]}" ${A[*]}', ["b c", "b", "c"]),
+    "an array with comments": ("A=(b # one\n # two\n  'c#d' #three\n)\npython t.py \"${A[@]}\"", ["b", "c#d"]),
     "the arguments of a function": ('f() { python t.py $1 "$@"; }; f a b', ["a", "a", "b"]),
+    "the arguments that a function shifts": (
+        'f() { local x=$1; shift; python t.py $x "$@" $1; }; f a b c',
+        ["a", "b", "c", "b"],
+    ),
+    "a shift by more": ('f() { shift 2; python t.py "$@" $2; }; f a b c d', ["c", "d", "d"]),
+    "a shift of a function that is called": ('g() { shift; }; f() { g x; python t.py "$@"; }; f a b', ["a", "b"]),
     "the folder": ("cd s; python t.py $PWD/x $SLURM_SUBMIT_DIR/y", ["/pwd/s/x", "/pwd/y"]),
     "the folder by a command": ("D=`pwd`; cd s; python t.py $D/x $(pwd)/y", ["/pwd/x", "/pwd/s/y"]),
     "text that looks like a key": ("python t.py '${foo}' 'a\\${b}' '\\\\'$HOME", ["${foo}", "a\\${b}", "\\\\/home"]),
@@ -87,6 +95,15 @@ NOTED: dict[str, tuple[str, str]] = {
     ),
     "a pattern": ("python t.py *.txt", "*.txt in args: no shell reads args"),
     "braces": ("python t.py {1..3}", "{1..3} in args"),
+    "a number with its base": (
+        "python t.py $((10#$SLURM_ARRAY_TASK_ID + 1))",
+        "$((10#$SLURM_ARRAY_TASK_ID + 1)) in args",
+    ),
+    "a shift in a branch": (
+        'f() { if x; then shift; fi; python t.py "$@"; }; f a b',
+        "$@: a job file takes no arguments",
+    ),
+    "a shift by what is not known": ("f() { shift $N; python t.py $1; }; f a b", "$1: a job file takes no arguments"),
     "an array job's number without an array": ("python t.py $SLURM_ARRAY_TASK_ID", "$SLURM_ARRAY_TASK_ID in args"),
 }
 
@@ -377,13 +394,18 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "--comment='${foo}'": ("python t.py", {}, {"comment": "\\${foo}"}),
     "--nodes=1 --time=5": ("srun --cpus-per-task=4 --mem=8G --gpus=1 python t.py", {
         "gpus_per_node": 1, "cpus_per_task": 4, "mem_gb": 8, "timeout_min": 5}, {}),
+    "--mem=100000": ("python t.py", {"mem_gb": 97.65}, {}),
+    "--mail-type=begin\n#SBATCH --mail-type=END,FAIL": ("python t.py", {}, {"mail_type": "BEGIN,END,FAIL"}),
     "--nodes=1 --time=0:30:00": ("python t.py", {"timeout_min": "0:30:00"}, {}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("directives", REQUESTS)
 def test_requests_are_kept(directives: str) -> None:
-    """GPUs beside other resources, tasks that are no workers, short names of options, and what srun asks for."""
+    """GPUs beside other resources, tasks that are no workers, short names of options, and what srun asks for.
+
+    No more memory than was asked for: it may be all that a node has. Mails of several directives add up, as in sbatch.
+    """
     script, resources, slurm = REQUESTS[directives]
     data, _ = made_of(script, directives)
 
@@ -401,6 +423,7 @@ def test_requests_are_kept(directives: str) -> None:
         "--time=1 --signal=USR1@90",
         "--mem=half",
         "--export=NONE",
+        "--gpu-bind=map_gpu:3,2,1,0",
     ],
 )
 def test_a_directive_without_a_key_is_noted(directive: str) -> None:

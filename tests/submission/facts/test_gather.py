@@ -85,6 +85,20 @@ def test_the_active_environment_comes_first(tmp_path: Path) -> None:
         interpreter.find_interpreter("/nowhere/python", None, env)
 
 
+def test_a_relative_interpreter_is_the_jobs_wherever_the_command_runs(
+    job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is resubmitted from the folder of another project, which has an environment of the same name: it keeps its own."""
+    loaded = job(environment={"python": "env/bin/python"}, runs_dir=str(tmp_path / "runs"))
+    for place in (loaded.base_dir, other := tmp_path / "other"):
+        (place / "env/bin").mkdir(parents=True)
+        (place / "env/bin/python").symlink_to(sys.executable)
+    monkeypatch.chdir(other)
+
+    assert gather.gather_facts(loaded, backend="local").interpreter.path == str(loaded.base_dir / "env/bin/python")
+    assert interpreter.find_interpreter("python3", None, os.environ, base=other).origin == "environment.python"
+
+
 def test_an_interpreter_that_fails_says_why(tmp_path: Path) -> None:
     """Its last words are the error, not a traceback."""
     python = tmp_path / "python"

@@ -61,6 +61,13 @@ def test_what_fits_passes_in_silence(job: Make) -> None:
     assert made.warnings == ("train.py must save and resume itself: launcher.attach() is not used",)
 
 
+def test_all_memory_of_a_node_may_be_asked_for(job: Make) -> None:
+    """A node of 494,000 MB has 482.42 GB, and the partition is known to have 482.4: that is rounded."""
+    plan(job(resources={"mem_gb": 482.42}), _on(mem_gb_per_node=482.4))
+    with pytest.raises(ConfigError, match=r"asks for 482\.5 GB.*at most 482\.4"):
+        plan(job(resources={"mem_gb": 482.5}), _on(mem_gb_per_node=482.4))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
