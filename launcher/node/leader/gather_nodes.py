@@ -105,12 +105,21 @@ async def preflight(board: Board) -> Evidence | None:
     port = await _store_of_checks(board, asked)
     send_checks(asked, port)
 
+    ended = False
+
+    def end_processes() -> None:
+        for node in asked:
+            node.send(EndRound(round=CHECKS_ROUND))
+
     def look(now: float) -> Evidence | bool | None:
+        nonlocal ended
+        if not ended and not all(n.here for n in asked):
+            ended = True
+            end_processes()  # their all-reduce would wait for the lost node
         return board.interrupted or all(n.checks or not n.here for n in asked) or None
 
     found = await board.until(look, timeout_s=board.timing.preflight_s)
-    for node in asked:
-        node.send(EndRound(round=CHECKS_ROUND))
+    end_processes()
     if isinstance(found, Evidence):
         return found
     silent = [n.host for n in asked if n.here and not n.checks]

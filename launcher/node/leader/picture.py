@@ -56,7 +56,7 @@ def picture(board: Board, ranks: list[dict[str, Any]] | None = None) -> dict[str
         "saved_t": round(clock.now() - (now - saver.last_t), 3) if saver.last_t is not None else None,
         "world_size": round_.world_size if round_ is not None else board.spec.world_size,
         "nodes": [n.host for n in used],
-        "spares": [n.host for n in board.nodes.healthy if n not in used],
+        "spares": [n.host for n in board.nodes.healthy if n not in used] if round_ is not None else [],
         "ranks": [r.picture(now) for r in round_.ranks] if round_ is not None and ranks is None else ranks or [],
         "metrics": dict(board.metrics),
         "rate": round_.rate(now) if round_ is not None else None,

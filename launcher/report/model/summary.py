@@ -276,8 +276,13 @@ def _world_size(h: History, begun: ev.RoundStarted | None) -> int | None:
 
 
 def _waited(h: History, picture: dict[str, Any]) -> float | None:
-    begun, t = h.last(ev.AttemptStarted), picture.get("t")
-    return max(0.0, t - begun.t) if picture.get("missing") and begun is not None and t is not None else None
+    """For how long the run has waited for its missing nodes: since the first of them was lost, or else since its leader began."""
+    hosts = {m.get("host") for m in as_list(picture.get("missing")) if isinstance(m, dict)}
+    begun, t = h.last(ev.AttemptStarted, ev.LeaderRevived), picture.get("t")
+    if not hosts or begun is None or t is None:
+        return None
+    lost = {e.host: e.t for e in h.of(ev.NodeLost) if h.after(e, begun)}
+    return max(0.0, t - min(lost.get(host, begun.t) for host in hosts))
 
 
 def _times(h: History, picture: dict[str, Any], now: float) -> dict[str, Any]:

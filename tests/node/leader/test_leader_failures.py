@@ -257,6 +257,23 @@ def test_a_node_that_fails_its_checks_is_replaced(world, virtual):
     assert "gpus: 3 of 4" in w.events("excluded")[0]["why"]
 
 
+def test_a_node_that_dies_during_the_checks_does_not_hold_up_the_others(world, virtual):
+    """Their all-reduce waits for it, until its time-out of 75 s: the processes of the checks are ended, and the spare takes its place."""
+    w = world(preflight=True, spare_nodes=1)
+
+    async def die():
+        for node in (w.nodes[0], w.nodes[2]):
+            asked = []
+            end, answer = node.on_end, node.on_preflight
+            node.on_preflight = asked.append
+            node.on_end = lambda m, asked=asked, end=end, answer=answer: end(m) if not asked else answer(asked.pop())
+        w.nodes[1].on_preflight = lambda m: w.nodes[1].die()
+
+    assert virtual(w.attempt_once(die)).state == "completed"
+    assert w.events("preflight")[0]["seconds"] < 20
+    assert {r["host"] for r in w.events("round_started")[0]["ranks"]} == {"n0", "n2"}
+
+
 @pytest.mark.parametrize("floor_s", [60.0, 3.0])
 def test_a_frozen_worker_is_found_within_ten_seconds(world, virtual, floor_s):
     """SIGSTOP of one rank: hang named with the laggard, and that it was frozen; stacks dumped, new round."""

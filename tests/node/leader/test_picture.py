@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import sample_every_s
+from launcher.run.state import read_state
 
 WEEK_S = 7 * 86400.0
 RANK_BYTES = 180
@@ -58,3 +61,20 @@ def test_samples_of_many_ranks_are_bounded_by_the_second(ranks: int, most: float
 def test_looking_for_a_node_among_many_compares_no_fields() -> None:
     """A node equals itself alone. A picture of 512 nodes that compared their fields took 0.3 s of each second of the leader's loop."""
     assert Node(0, "n0", host="n0") != Node(0, "n0", host="n0")
+
+
+def test_before_its_first_round_an_attempt_has_no_spares(world, virtual) -> None:
+    """Nodes that are being checked will train: ``status`` called all of a requeued run's nodes spare, of a job without spares."""
+    w = world(nodes=2, preflight=True)
+    seen: dict[str, Any] = {}
+
+    async def script() -> None:
+        answer, asked = w.nodes[1].on_preflight, []
+        w.nodes[1].on_preflight = asked.append
+        await w.until(lambda: (read_state(w.paths.state) or {}).get("phase") == "preflight")
+        seen.update(read_state(w.paths.state))
+        answer(asked[0])
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert seen["round"] is None
+    assert seen["spares"] == []

@@ -76,6 +76,21 @@ def test_missing_hosts_are_named_while_waiting(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("how", ["lost", "led"])
+def test_a_lost_node_is_waited_for_since_it_was_lost(tmp_path: Path, how: str) -> None:
+    """Or since the new leader, to which no agent has come, has begun: not for all the minutes in which the node trained."""
+    story = Story(tmp_path).submitted().begins().wait(360)
+    if how == "lost":
+        story.event("node_lost", host="node2", why="silent")
+    else:
+        story.event("node_lost", host="node2", why="silent").wait(30).event(
+            "leader_revived", host="node1", leader=1, seconds=3.0
+        )
+    story.wait(18).state(phase="training", missing=[{"host": "node2", "ranks": [1]}])
+
+    assert summarise_history(story.history(), None, story.t).waited_s == pytest.approx(18.0)
+
+
 def test_a_leader_that_waits_for_another_run_says_for_which(tmp_path: Path) -> None:
     """Without SLURM; its nodes are all there. Once its round has begun, and once it has ended, it waits for nobody."""
     story = (
