@@ -94,6 +94,8 @@ class Resubmission:
     """Its own job with the changes."""
     base: Path
     """What relative paths of the job are relative to."""
+    submit_dir: str
+    """Where it was submitted first; "" where an older version has not noted it."""
     code_root: str
     """Where its code was copied from."""
     step: int | None
@@ -112,8 +114,9 @@ class Resubmission:
         code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
         beside = self.paths.root.parent if self.sweep else self.paths.root
         return gather.gather_facts(
-            self.loaded, backend=backend, code=code, run_id=self.paths.id, after=self.after, lies_in=beside.parent
-        )
+            self.loaded, backend=backend, code=code, run_id=self.paths.id, after=self.after, lies_in=beside.parent,
+            submit_dir=self.submit_dir,
+        )  # fmt: skip
 
     def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
         """Plan another attempt in the run's folder."""
@@ -158,6 +161,7 @@ def prepare(paths: RunPaths, how: Again, *, forks: bool = False) -> Resubmission
         resume=(read_object(paths.spec) or {}).get("resume"),
         loaded=loaded,
         base=loaded.base_dir,
+        submit_dir=str(before.get("submit_dir") or ""),
         code_root=str(before.get("code_root") or loaded.base_dir),
         backend=how.backend or ("local" if before.get("backend") == "local" else "auto"),
         sweep={"sweep": before["sweep"]} if "sweep" in before else {},
@@ -323,7 +327,14 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     again = prepare(paths, how, forks=True)
     loaded = renamed(again.loaded, name)
     code = None if how.fresh_code else _copy_of(paths, loaded)
-    facts = gather.gather_facts(loaded, backend=again.backend, code=code, after=again.after, skip=[paths.root.parent])
+    facts = gather.gather_facts(
+        loaded,
+        backend=again.backend,
+        code=code,
+        after=again.after,
+        skip=[paths.root.parent],
+        submit_dir=again.submit_dir,
+    )
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)

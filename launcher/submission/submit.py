@@ -166,6 +166,7 @@ def submission_entry(plan: SubmissionPlan, job_id: str, *, by: str, **extra: Any
         "python": plan.interpreter.path,
         "launcher_python": sys.executable,
         "base_dir": plan.base_dir,
+        "submit_dir": plan.submit_dir,
         "code_root": plan.code.root,
         "code_link": list(plan.link),
         **extra,

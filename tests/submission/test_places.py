@@ -52,6 +52,7 @@ def test_a_local_run_is_not_taken_for_dead_when_the_clock_is_set(
     paths = RunPaths(tmp_path)
     plan = SimpleNamespace(
         backend="local", place=SimpleNamespace(root=str(tmp_path)), interpreter=SimpleNamespace(path="python"), base_dir="",
+        submit_dir="",
         code=SimpleNamespace(root=""), link=(),
     )  # fmt: skip
     entry = submit.submission_entry(plan, str(os.getpid()), by="submit")  # type: ignore[arg-type]

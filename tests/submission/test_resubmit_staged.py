@@ -36,7 +36,7 @@ def test_the_archive_is_beside_the_run(
     monkeypatch.setattr(gather, "staged_files", lambda _, folder, *__: StagedFiles(folder, key="feed"))
     again: Any = SimpleNamespace(
         loaded=job(environment={"stage": True}), paths=RunPaths(home / run), how=SimpleNamespace(fresh_code=False),
-        code_root="/code", sweep=sweep, after=(),
+        code_root="/code", sweep=sweep, after=(), submit_dir="",
     )  # fmt: skip
 
     staged = resubmit.Resubmission.facts(again, "slurm").staged

@@ -429,7 +429,7 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         def make(now: Facts) -> SubmissionPlan:
             return plan(loaded, now)
 
-        here = replace(_facts(home, backend="local"), **changes)
+        here = replace(_facts(home, backend="local"), submit_dir=os.getcwd(), **changes)
         made = submit.claim_folder(make, here, lambda one: one)
         paths = RunPaths(Path(made.run_dir))
         submit.write_run(made, [])

@@ -182,7 +182,8 @@ class Environment(_Section):
     pass_: Annotated[list[str], Field(alias="pass")] = _items()
     """Names of variables to copy from the environment of submit. Their values are written to no script or log."""
     setup: list[str] = _items()
-    """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
+    """Shell lines that run on each node before Python starts, such as "module load cuda/12.1". They begin in the directory where
+    the job was submitted, in every attempt."""
     python: str | None = None
     """Python interpreter; a path is relative to the job file. Default: the active one at submission; in a container, the image's
     python3."""

@@ -162,6 +162,8 @@ class Facts:
     cpus_here: int = 1
     home: str = ""
     """For showing paths as ~/..."""
+    submit_dir: str = ""
+    """The folder in which the run's first submission ran: lines of environment.setup start there, in every attempt."""
     sbatch_variables: tuple[str, ...] = ()
     """Names of SBATCH_* variables in this environment: sbatch lets them override a script's own lines."""
     debug_detail: bool = False

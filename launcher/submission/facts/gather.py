@@ -50,11 +50,13 @@ def gather_facts(
     slurm: SlurmFacts | None = None,
     skip: Sequence[Path] = (),
     lies_in: Path | None = None,
+    submit_dir: str = "",
 ) -> Facts:
     """Gather what planning ``loaded`` needs. ``code`` replaces reading the code directory (a resubmission's copy).
 
     ``slurm``: what is known of it. ``skip``: folders that are no code. ``lies_in``: the folder of the run that is there already, whatever
     ``runs_dir`` is today. ``for_reading``: the plan is only printed, also of a job in doubt, of which nothing is run.
+    ``submit_dir``: where the run was submitted first; "" is here.
 
     Raises TrustError for such a job otherwise, and ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
@@ -95,6 +97,7 @@ def gather_facts(
         gpus=gpus_here(env),
         cpus_here=len(os.sched_getaffinity(0)),
         home=env.get("HOME", ""),
+        submit_dir=submit_dir or os.getcwd(),
         sbatch_variables=tuple(sorted(k for k in without_slurm(env) if k.startswith("SBATCH_"))),
         debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
         after=tuple(after),

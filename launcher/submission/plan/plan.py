@@ -76,6 +76,7 @@ def plan(
         parameters=parameters,
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
+        submit_dir=facts.submit_dir,
         warnings=tuple(map(redact, describe.plan_warnings(spec, facts, job.slurm.partition))),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, spec.restart.max_total_hours),

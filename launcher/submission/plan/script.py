@@ -242,9 +242,12 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
     lines = list(job.environment.setup)
+    if (
+        lines and facts.submit_dir
+    ):  # an agent that is started again, or by a later job, begins elsewhere; a container may lack it
+        lines.insert(0, f"cd {shlex.quote(facts.submit_dir)} 2>/dev/null")
     if spec.batch == "local":  # TERM is a user's cancel here: nothing would repeat one that came while Python starts
         lines = [
-            *(['cd "${LAUNCHER_SUBMIT_DIR:-.}"'] if lines else []),
             *lines,
             _export_path(python_path),
             *_local_gpus(spec, facts),

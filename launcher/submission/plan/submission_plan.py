@@ -38,6 +38,8 @@ class SubmissionPlan:
     """What becomes job.yaml."""
     base_dir: str
     """What relative paths of the job are relative to."""
+    submit_dir: str = ""
+    """Where lines of environment.setup start."""
     warnings: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()
     """Lines for a user, in order: heading first."""

@@ -270,6 +270,21 @@ def test_the_agents_python_ignores_signals_until_it_is_ready(
     assert said == f"x y|{path}|a  b|{made.run_dir}/lib"
 
 
+@pytest.mark.parametrize("backend", ["slurm", "local"])
+def test_setup_lines_begin_where_the_job_was_submitted(job: Make, tmp_path: Path, backend: str) -> None:
+    """Also those of an agent that the keeper or a continuation job starts from the run's own folder."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "env.sh").write_text("export FROM=here\n")
+    env = replace(PYTHON, path="/usr/bin/env")
+    here = facts(backend=backend, interpreter=env, runs_dir=str(tmp_path), submit_dir=str(tmp_path / "here"))
+    made = plan(job(environment={"setup": ["source env.sh"]}), here)
+    (lib := Path(made.run_dir) / "lib").mkdir(parents=True)
+
+    done = subprocess.run([*shlex.split(made.command), "printenv", "FROM"], cwd=lib, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("here\n", "")
+
+
 def test_the_command_is_the_same_words_for_both_readers(job: Make) -> None:
     """bash reads it in the sbatch script, submitit's local executor splits it: both see one program and its arguments."""
     made = _plan(job, "everything")
