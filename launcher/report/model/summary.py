@@ -283,7 +283,7 @@ def _waited(h: History, picture: dict[str, Any]) -> float | None:
         return None
     lost = {e.host: e.t for e in h.of(ev.NodeLost) if h.after(e, begun)}
     since: float = min(lost.get(host, begun.t) for host in hosts)
-    return max(0.0, t - since)
+    return max(0.0, float(t) - since)
 
 
 def _times(h: History, picture: dict[str, Any], now: float) -> dict[str, Any]:
