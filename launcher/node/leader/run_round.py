@@ -56,9 +56,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.needed_nodes:
         gone = tuple(n.host for n in board.nodes.all if not n.healthy and n.job is None)
-        return Evidence(
-            Kind.NODE_LOST, f"node{'s' if len(gone) > 1 else ''} {', '.join(gone)} cannot be used", hosts=gone
-        )
+        return Evidence(Kind.NODE_LOST, f"node{'s'[: len(gone) - 1]} {', '.join(gone)} cannot be used", hosts=gone)
     _name_the_size(board, nodes)
     tell_line(board)
     spec = board.spec

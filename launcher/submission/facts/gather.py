@@ -94,16 +94,23 @@ def gather_facts(
         staged=_staged(job, python, code, backend, runs_dir),
         code=code,
         slurm=slurm,
-        gpus=gpus_here(env),
-        cpus_here=len(os.sched_getaffinity(0)),
-        home=env.get("HOME", ""),
-        submit_dir=submit_dir or os.getcwd(),
-        sbatch_variables=tuple(sorted(k for k in without_slurm(env) if k.startswith("SBATCH_"))),
-        debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+        **_here(env, submit_dir),
         after=tuple(after),
         doubt=doubt,
         unset_pass=tuple(n for n in dict.fromkeys([*job.environment.pass_, *job.notify.urls]) if n not in env),
     )
+
+
+def _here(env: Mapping[str, str], submit_dir: str) -> dict[str, Any]:
+    """Return what this machine and its environment tell."""
+    return {
+        "gpus": gpus_here(env),
+        "cpus_here": len(os.sched_getaffinity(0)),
+        "home": env.get("HOME", ""),
+        "submit_dir": submit_dir or os.getcwd(),
+        "sbatch_variables": tuple(sorted(k for k in without_slurm(env) if k.startswith("SBATCH_"))),
+        "debug_detail": env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+    }
 
 
 def _image(loaded: LoadedJob) -> tuple[str | None, bool]:
