@@ -274,6 +274,17 @@ def test_a_node_that_dies_during_the_checks_does_not_hold_up_the_others(world, v
     assert {r["host"] for r in w.events("round_started")[0]["ranks"]} == {"n0", "n2"}
 
 
+def test_a_host_that_cannot_be_used_keeps_its_name(world, virtual):
+    """No sentence begins with a host's name, whose first letter would be made a capital: nobody has a host N1."""
+    w = world(preflight=True)
+
+    async def die():
+        w.nodes[1].on_preflight = lambda m: w.nodes[1].die()
+
+    virtual(w.attempt_once(die))
+    assert w.events("decision")[0]["reason"].startswith("Node n1 cannot be used;")
+
+
 @pytest.mark.parametrize("floor_s", [60.0, 3.0])
 def test_a_frozen_worker_is_found_within_ten_seconds(world, virtual, floor_s):
     """SIGSTOP of one rank: hang named with the laggard, and that it was frozen; stacks dumped, new round."""
