@@ -42,11 +42,17 @@ _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE to
 26.05 names the signal. On the step's first node alone, while its task is there: the leader's, until that is in another step."""
 _STEP_ENDED = re.compile(r"^srun: Job step aborted: ", re.MULTILINE)
 """What srun says once when its step is ended before its tasks have ended: SLURM did that, or srun for a cause that it names."""
-_ENDED_BY_SRUN = re.compile(
-    r"^srun: (?:forcing job termination|error: Application launch failed|error: Node failure on|.* aborted before step completely)",
+_PART_LOST = re.compile(
+    r"^srun: error: (?:Aborting, .+ on node \d|Cannot communicate with node \d|\w+: aborting, io error with slurmstepd)",
     re.MULTILINE,
 )
-"""Such causes: a signal to srun, a start that failed, a host that died."""
+"""What srun says when it ends the step because a host has no part of it any more: it was started again before SLURM called it down, say."""
+_ENDED_BY_SRUN = re.compile(
+    r"^srun: (?:forcing job termination|error: Application launch failed|error: Node failure on|.* aborted before step completely)"
+    rf"|{_PART_LOST.pattern}",
+    re.MULTILINE,
+)
+"""Such causes: a signal to srun, a start that failed, a host that died or came back."""
 _UNSEEN = "it does not see the run's directory"
 _WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
 """SLURM had ended the job, or a task had failed: srun's end follows from that."""
@@ -86,6 +92,9 @@ def _srun_end(log: str) -> str:
     forced = _SRUN_FORCED.search(log)
     if forced and not _WANTED.search(log[: forced.start()]):
         return "An srun of the job received a signal (HUP or TERM), which ends its step"
+    lost, aborted = _PART_LOST.search(log), _STEP_ENDED.search(log)
+    if lost and aborted and lost.start() < aborted.start():
+        return "A host of the job lost its part of the step (it was started again, say), and srun ended the step"
     return ""
 
 

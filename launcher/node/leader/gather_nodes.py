@@ -75,6 +75,13 @@ def _unusable(bad: list[Node]) -> Evidence:
     return Evidence(Kind.PREFLIGHT, text, Cause.plain("node", why), tuple(n.host for n in bad))
 
 
+def without(board: Board) -> Evidence:
+    """Return the evidence that too few nodes are left for a round."""
+    gone = tuple(n.host for n in board.nodes.all if not n.healthy and n.job is None)
+    text = f"node{'s' if len(gone) > 1 else ''} {', '.join(gone)} cannot be used"
+    return Evidence(Kind.NODE_LOST, text, hosts=gone)
+
+
 def _reasons(bad: list[Node]) -> str:
     return "; ".join(f"{n.host}: {n.bad}" for n in bad)
 

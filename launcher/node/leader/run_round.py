@@ -7,6 +7,7 @@ import math
 from launcher.node.checkpoints import trash
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import OVER, Board, Interrupt, caused
+from launcher.node.leader.gather_nodes import without
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture_every_s
 from launcher.node.leader.resuming import choose_resume
@@ -55,8 +56,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
         return resume
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.needed_nodes:
-        gone = tuple(n.host for n in board.nodes.all if not n.healthy and n.job is None)
-        return Evidence(Kind.NODE_LOST, f"node{'s'[: len(gone) - 1]} {', '.join(gone)} cannot be used", hosts=gone)
+        return without(board)
     _name_the_size(board, nodes)
     tell_line(board)
     spec = board.spec

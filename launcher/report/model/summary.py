@@ -278,7 +278,7 @@ def _world_size(h: History, begun: ev.RoundStarted | None) -> int | None:
 def _waited(h: History, picture: dict[str, Any]) -> float | None:
     """For how long the run has waited for its missing nodes: since the first of them was lost, or else since its leader began."""
     hosts = {m.get("host") for m in as_list(picture.get("missing")) if isinstance(m, dict)}
-    begun, t = h.last(ev.AttemptStarted, ev.LeaderRevived), picture.get("t")
+    begun, t = h.last(ev.AttemptStarted, ev.LeaderRevived), as_number(picture.get("t"))
     if not hosts or begun is None or t is None:
         return None
     lost = {e.host: e.t for e in h.of(ev.NodeLost) if h.after(e, begun)}

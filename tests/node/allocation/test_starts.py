@@ -146,6 +146,7 @@ def test_setup_lines_that_say_much_hide_nothing(tmp_path: Path, monkeypatch: pyt
 
 ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
 STEP_ENDED = "slurmstepd-n0: error: *** STEP 7.0 ON n0 CANCELLED AT 2026-11-28T10:22:47 ***\n"
+MISSING = "srun: error: _server_write write failed: Bad file descriptor\nsrun: error: Aborting, io error and missing step on node 1\n"
 FORCED = f"srun: forcing job termination\n{ABORTED}"
 
 
@@ -162,11 +163,13 @@ FORCED = f"srun: forcing job termination\n{ABORTED}"
         (f"srun: error: Application launch failed: No route to host\n{ABORTED}", False),
         (f"srun: Job step 7.1 aborted before step completely launched.\n{ABORTED}", False),
         (f"srun: error: Node failure on n1\n{ABORTED}", False),
+        (f"{MISSING}{ABORTED}{STEP_ENDED}", False),
+        (f"{ABORTED}{STEP_ENDED}{MISSING}", True),
         (f"{ABORTED}{STEP_ENDED}launcher: start 7.1\n", False),
     ],
     ids=[
         "nothing", "cancelled", "its leader in another step", "an srun killed before", "srun killed", "srun forced", "an srun forced before",
-        "not launched", "half launched", "host died", "another life",
+        "not launched", "half launched", "host died", "host came back", "host came back later", "another life",
     ],
 )  # fmt: skip
 def test_a_cancelled_step_is_told_from_one_that_srun_ended(
