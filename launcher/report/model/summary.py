@@ -282,8 +282,7 @@ def _waited(h: History, picture: dict[str, Any]) -> float | None:
     if not hosts or begun is None or t is None:
         return None
     lost = {e.host: e.t for e in h.of(ev.NodeLost) if h.after(e, begun)}
-    since: float = min(lost.get(host, begun.t) for host in hosts)
-    return max(0.0, float(t) - since)
+    return max(0.0, t - min(lost.get(host, begun.t) for host in hosts))
 
 
 def _times(h: History, picture: dict[str, Any], now: float) -> dict[str, Any]:
