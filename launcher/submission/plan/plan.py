@@ -5,6 +5,7 @@ What it must know of this machine comes in as `Facts`. `launcher plan` prints wh
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from dataclasses import replace
@@ -155,7 +156,10 @@ def _check_in_snapshot(job: Job, code: CodeFacts, link: tuple[str, ...]) -> None
     name = job.script or ""
     if not (job.code.snapshot and code.git and name) or name.startswith(("-m", "/")):
         return
-    path = PurePath(name).as_posix()
+    path = posixpath.normpath(name)
+    for within, target in code.inside:  # what a link leads to is listed there
+        if path.startswith(f"{within}/"):
+            path = posixpath.relpath(target, code.root) + path.removeprefix(within)
     if path not in dict(code.files) and not path.startswith(tuple(f"{folder}/" for folder in link)):
         raise ConfigError(
             f"script: {path} would not be in the copy of the code: git ignores it. Remove it from .gitignore, or set "

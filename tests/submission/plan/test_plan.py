@@ -247,6 +247,17 @@ def test_a_script_that_git_ignores_is_refused(job: Make) -> None:
         plan(job(), facts(code=elsewhere))
 
 
+@pytest.mark.parametrize("script", ["scripts/a/t.py", "other/../src/a/t.py"])
+def test_a_script_behind_a_link_of_the_code_is_in_the_copy(job: Make, script: str) -> None:
+    """git lists the link and where it leads, each by itself; the copy has both."""
+    files, links = (("scripts", 0), ("src/a/t.py", 1)), (("scripts", "/home/ann/resnet/src"),)
+    loaded = job()
+    loaded = replace(loaded, job=replace(loaded.job, script=script))
+    made = plan(loaded, facts(code=CodeFacts(root="/home/ann/resnet", files=files, inside=links, git=True)))
+
+    assert made.spec.work.target == script
+
+
 def test_editable_packages_inside_the_code_come_from_the_copy(job: Make) -> None:
     """src/ of the code directory goes to PYTHONPATH from the copy; a package from elsewhere is warned of."""
     python = replace(PYTHON, editable=(("lab", "/home/ann/resnet/src"), ("util", "/home/ann/util")))
