@@ -58,6 +58,9 @@ def read_flags(flags: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
         if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", key):
             said = f'"{text}" is not a sweep; write --sweep key=a,b or --sweep key=range(5)'
             problems.append(Problem("", said, origin=Origin(COMMAND_LINE)))
+        elif key in found:  # the first one's values would be lost
+            said = f"{key} is given twice; write all its values in one --sweep"
+            problems.append(Problem(f"sweep.{key}", said, origin=Origin(COMMAND_LINE)))
         elif _RANGE.fullmatch(spec.strip()):
             found[key] = spec.strip()
         else:

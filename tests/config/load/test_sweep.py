@@ -183,6 +183,13 @@ def test_wrong_sweeps_are_said_with_their_place(project: Path) -> None:
     ]
 
 
+def test_a_key_that_is_swept_twice_on_the_command_line_is_refused(project: Path) -> None:
+    """As in a file: the values of the first --sweep would be lost without a word."""
+    assert wrong("script: train.py\n", sweep=("params.lr=0.1", "seed=1,2", "params.lr=0.2")) == [
+        "command line: sweep.params.lr: params.lr is given twice; write all its values in one --sweep"
+    ]
+
+
 def test_a_wrong_point_is_said_once(project: Path) -> None:
     """A value that no job may have is one fault, at the sweep's place, however many points it is in."""
     assert wrong("script: train.py\nsweep: {seed: [1, -1], params.a: [1, 2]}\n") == [
