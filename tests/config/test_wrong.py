@@ -517,6 +517,10 @@ ROWS: dict[str, Row] = {
             'job.yaml:2:60: slurm.extra.-p: "-p" is not an sbatch option; write its long name without dashes, such as mem-per-gpu',
         ],
     ),
+    "a container of the batch script": Row(
+        "script: train.py\nslurm: {extra: {container-image: a.sqsh}}\n",
+        ["job.yaml:2:17: slurm.extra.container-image: set environment.container instead"],
+    ),
     "a link outside": Row(
         "script: train.py\ncode: {link: [/data, ../data, .]}\n",
         [

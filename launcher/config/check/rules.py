@@ -254,6 +254,8 @@ OWNED_OPTIONS = {
     ),
     "array": "sweep",
     "chdir": "code.dir",
+    "container-image": "environment.container",
+    "container-mounts": "environment.container_args",
     "cpus-per-task": "resources.cpus_per_task",
     "export": "environment.pass",
     "job-name": "name",

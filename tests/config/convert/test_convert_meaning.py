@@ -448,6 +448,19 @@ def test_variables_of_a_directive_reach_the_workers() -> None:
     assert "--export" not in notes
 
 
+def test_a_container_of_a_directive_is_the_jobs() -> None:
+    """pyxis would run the launcher's batch script in it, where nobody has SLURM's commands; one that srun names holds."""
+    directives = "--container-image=/img/a.sqsh\n#SBATCH --container-mounts=/data:/data --container-writable"
+    data, _ = made_of("python t.py", directives)
+
+    args = ["--container-mounts=/data:/data", "--container-writable"]
+    assert (data["environment"], "slurm" in data) == ({"container": "/img/a.sqsh", "container_args": args}, False)
+    data, notes = made_of("srun --container-image=/img/b.sqsh python t.py", directives)
+    assert (data["environment"], "slurm" in data) == ({"container": "/img/b.sqsh"}, False)
+    assert "--container-image=/img/a.sqsh: the training has a container of its own." in notes
+    loads("python t.py", directives)
+
+
 def test_the_first_component_of_a_heterogeneous_job_counts() -> None:
     """Another component's directives change nothing, and a note says that they are there."""
     data, notes = made_of("srun python t.py", "-N 1 -p a\n#SBATCH hetjob\n#SBATCH -N 2 -p b")
