@@ -132,8 +132,8 @@ class ScriptDraft(Draft):
         return f"${{oc.env:{name}}}" if default is None else f"${{oc.env:{name},'{default}'}}"
 
     def means_the_same_on_nodes(self, text: str) -> bool:
-        """Tell whether shell text may run on each node: it has no argument of the script, no rank, no other number."""
-        if self.scope.needs_own(text) or re.search(r"\$\{?[1-9@*#](?![\w])", text):
+        """Tell whether shell text may run on each node: it has no name or argument of the script, no rank, no other number."""
+        if self.scope.needs_own(text) or re.search(r"\$\{?(?:[0-9@*#](?!\w)|BASH_SOURCE\b)", text):
             return False
         if self.renumbered and _ARRAY_ID in text:
             return False

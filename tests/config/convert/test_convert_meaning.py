@@ -282,6 +282,8 @@ LEFT: dict[str, tuple[str, str]] = {
     "a path that is not exported": ("PYTHONPATH=/x:$PYTHONPATH; python t.py", "it counts where it is exported before"),
     "a function for other shells": ("f() { :; }; export -f f; f; python t.py", "export -f f"),
     "an environment in a branch": ("[ x ] && source e/bin/activate; python t.py", "set environment.python"),
+    "the script's own folder": ('export PYTHONPATH="$(dirname $0)/..:$PYTHONPATH"; python t.py', "export PYTHONPATH"),
+    "the script's own folder in bash's words": ('source "${BASH_SOURCE%/*}/e.sh"; python t.py', "BASH_SOURCE"),
     "a number of each rank": ("srun bash -c 'export A=$SLURM_PROCID; python t.py'", "export A=$SLURM_PROCID"),
 }  # fmt: skip
 
