@@ -555,6 +555,21 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
 
 
 @pytest.mark.torch
+def test_setup_lines_begin_where_the_run_was_submitted_first(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resubmission or a fork from the folder of another project would source that one's files of the same name."""
+    first = _submit(job(name="net", environment={"setup": ["source env.sh"]}), _facts(home, submit_dir="/home/ann/net"))
+    _ended(first.paths, 10)
+    monkeypatch.chdir(slurm)
+    again = [resubmit.resubmit(first.paths, resubmit.Again()) for _ in range(2)]
+    _ended(first.paths)
+    again.append(resubmit.fork(first.paths, "other", resubmit.Again()))
+
+    assert all("cd /home/ann/net 2>/dev/null\nsource env.sh" in one.plan.command for one in again)
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("text", ["code.link=[data]", "code.dir=/elsewhere", "code={link: [data]}"])
 def test_a_change_of_the_code_needs_fresh_code(job: Make, slurm: Path, home: Path, text: str) -> None:
     """It had changed nothing and said nothing: refused in one sentence, also by a fork, and nothing is submitted."""

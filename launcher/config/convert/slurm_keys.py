@@ -23,30 +23,25 @@ UNCONVERTED = {
 
 def put_slurm(draft: Draft, given: dict[str, str]) -> None:
     """Convert every option that `put_resources` has not read."""
-    _put_container(draft, {option: value for option, value in given.items() if option.startswith("container-")})
+    own = "environment.container" in draft.values
     for option, value in given.items():
         key = OWNED_OPTIONS.get(option, "")
-        if (
-            option not in _DROPPED
-            and not option.startswith("container-")
-            and option != "array"
-            and not key.startswith("resources.")
-        ):
+        if option.startswith("container-"):
+            _put_container(draft, option, value, own=own)
+        elif option not in _DROPPED and option != "array" and not key.startswith("resources."):
             _put(draft, option, value, key)
     _require_hosts(draft)
 
 
-def _put_container(draft: Draft, given: dict[str, str]) -> None:
-    """Convert pyxis's options, unless the training is started in a container of its own."""
-    own = "environment.container" in draft.values
-    for option, value in given.items():
-        word = f"--{option}{'=' + value if value else ''}"
-        if own:
-            draft.leave(f"{word}: the training has a container of its own.")
-        elif option == "container-image":
-            draft.put("environment.container", literal(value))
-        else:
-            draft.add("environment.container_args", literal(word))
+def _put_container(draft: Draft, option: str, value: str, *, own: bool) -> None:
+    """Convert an option of pyxis, unless the training is started in a container of its ``own``."""
+    word = f"--{option}{'=' + value if value else ''}"
+    if own:
+        draft.leave(f"{word}: the training has a container of its own.")
+    elif option == "container-image":
+        draft.put("environment.container", literal(value))
+    else:
+        draft.add("environment.container_args", literal(word))
 
 
 def _require_hosts(draft: Draft) -> None:

@@ -249,61 +249,54 @@ def test_a_worker_can_use_multiprocessing(bench: Any) -> None:
     bench(body)
 
 
+def said_by(
+    place: Path, name: str, entry: str, *, preload: str = "json", more: dict[str, str] | None = None, **how: Any
+) -> str:
+    """What a worker that ends well wrote, from a fork server whose PYTHONPATH begins with ``entry``."""
+    path = os.pathsep.join([entry, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    async def body() -> str:
+        environ = {**os.environ, "PYTHONPATH": path, **(more or {})}
+        b = Bench(place, ForkServer(preload=[preload], environ=environ))
+        b.server.start()
+        try:
+            await b.fork(name, **how)
+            assert await b.ended() == 0, b.log()
+            return b.log().strip()
+        finally:
+            await b.server.stop()
+
+    return asyncio.run(body())
+
+
 def test_a_worker_may_choose_its_temporary_folder(tmp_path: Path) -> None:
     """A script sets TMPDIR to its node's disk before it needs a file: what is imported before the fork (torch) has asked for the folder."""
     (tmp_path / "asks_early.py").write_text("import tempfile\ntempfile.gettempdir()\n")
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
 
-    async def body() -> None:
-        b = Bench(tmp_path, ForkServer(preload=["asks_early"], environ={**os.environ, "PYTHONPATH": path}))
-        b.server.start()
-        try:
-            await b.fork("temporary")
-            assert (await b.ended(), b.log().strip()) == (0, str(tmp_path))
-        finally:
-            await b.server.stop()
+    assert said_by(tmp_path, "temporary", str(tmp_path), preload="asks_early") == str(tmp_path)
 
-    asyncio.run(body())
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Path:
+    """A module in a folder `src` of the worker's."""
+    module = tmp_path / "src" / "parcel.py"
+    module.parent.mkdir()
+    module.touch()
+    return module
 
 
 @pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
-def test_a_relative_entry_of_pythonpath_leads_below_the_workers_folder(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_a_relative_entry_of_pythonpath_leads_below_the_workers_folder(
+    parcel: Path, tmp_path: Path, how: dict[str, Any]
+) -> None:
     """`PYTHONPATH=src torchrun train.py` finds src/ beside train.py; the fork server itself is in another folder."""
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "parcel.py").touch()
-    path = os.pathsep.join(["src", *filter(None, [os.environ.get("PYTHONPATH")])])
-
-    async def body() -> None:
-        b = Bench(tmp_path, ForkServer(preload=["json"], environ={**os.environ, "PYTHONPATH": path}))
-        b.server.start()
-        try:
-            await b.fork("imports", **how)
-            assert await b.ended() == 0, b.log()
-            assert b.log().strip() == str(tmp_path / "src" / "parcel.py")
-        finally:
-            await b.server.stop()
-
-    asyncio.run(body())
+    assert said_by(tmp_path, "imports", "src", **how) == str(parcel)
 
 
 @pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
-def test_pythonsafepath_costs_no_entry_of_pythonpath(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_pythonsafepath_costs_no_entry_of_pythonpath(parcel: Path, tmp_path: Path, how: dict[str, Any]) -> None:
     """Python puts no folder of its own before PYTHONPATH then (3.11): its first entry was taken for that, and removed."""
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "parcel.py").touch()
-    path = os.pathsep.join([str(tmp_path / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-    async def body() -> None:
-        environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
-        b = Bench(tmp_path, ForkServer(preload=["json"], environ=environ))
-        b.server.start()
-        try:
-            await b.fork("imports", **how)
-            assert await b.ended() == 0, b.log()
-        finally:
-            await b.server.stop()
-
-    asyncio.run(body())
+    assert said_by(tmp_path, "imports", str(parcel.parent), more={"PYTHONSAFEPATH": "1"}, **how) == str(parcel)
 
 
 def test_the_channel_reaches_the_worker(bench: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
+import pytest
 from crew import Crew, make_spec, run, script_spec
 
 BEGIN = """
@@ -46,21 +47,12 @@ def test_batches_of_an_attached_script_end_at_the_agreed_stop(tmp_path: Path) ->
     assert crew.messages("failed") == []
 
 
-def test_a_script_in_a_subfolder_finds_packages_before_what_lies_beside_it(tmp_path: Path) -> None:
-    """python has the script's own folder first: a folder `wave` at the code's root must not hide the module; the root is still there."""
-    code = tmp_path / "code"
-    for folder in ("wave", "sub"):
-        (code / folder).mkdir(parents=True)
-    (code / "wave" / "__init__.py").touch()
-    (code / "beside.py").touch()
-    (code / "sub" / "train.py").write_text("import wave, beside\nopen('../found', 'w').write(wave.__file__)\n")
-    run(make_spec(tmp_path, "sub/train.py", 1, kind="script", code_dir=str(code)), 1)
+@pytest.mark.parametrize("name", ["code", "link"])
+def test_a_script_in_a_subfolder_finds_packages_before_what_lies_beside_it(tmp_path: Path, name: str) -> None:
+    """python has the script's own folder first: a folder `wave` at the code's root must not hide the module; the root is still there.
 
-    assert (tmp_path / "found").read_text().startswith(sysconfig.get_path("stdlib"))
-
-
-def test_a_linked_code_folder_hides_no_package_either(tmp_path: Path) -> None:
-    """With `code.snapshot: false`, or runs below a linked folder ($SCRATCH), the code's root has another name than the kernel gives it."""
+    Below a link (`code.snapshot: false`, or runs in a linked $SCRATCH) the root has another name than the kernel gives it.
+    """
     code = tmp_path / "code"
     for folder in ("wave", "sub"):
         (code / folder).mkdir(parents=True)
@@ -68,7 +60,7 @@ def test_a_linked_code_folder_hides_no_package_either(tmp_path: Path) -> None:
     (code / "beside.py").touch()
     (code / "sub" / "train.py").write_text("import wave, beside\nopen('../found', 'w').write(wave.__file__)\n")
     (tmp_path / "link").symlink_to(code)
-    run(make_spec(tmp_path, "sub/train.py", 1, kind="script", code_dir=str(tmp_path / "link")), 1)
+    run(make_spec(tmp_path, "sub/train.py", 1, kind="script", code_dir=str(tmp_path / name)), 1)
 
     assert (tmp_path / "found").read_text().startswith(sysconfig.get_path("stdlib"))
 
