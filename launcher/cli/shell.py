@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +58,18 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
 
 
 def _setup_command(paths: RunPaths) -> list[str]:
-    """Return the words before a command that run the job's setup lines first, as its agents do."""
+    """Return the words before a command that run the job's setup lines first, where its agents run them."""
     from launcher.submission.resubmit import Again, prepare
 
     try:
-        setup = prepare(paths, Again()).loaded.job.environment.setup
+        again = prepare(paths, Again())
     except ConfigError as error:
         click.echo(f"launcher: the run's setup lines were skipped: {error}", err=True)
         return []
-    return ["/bin/bash", "-c", "\n".join([*setup, 'exec "$@"']), "shell"] if setup else []
+    if not (lines := again.loaded.job.environment.setup):
+        return []
+    begin, enter = f"cd {shlex.quote(again.submit_dir or '.')} 2>/dev/null", f"cd {shlex.quote(str(paths.code))}"
+    return ["/bin/bash", "-c", "\n".join([begin, *lines, enter, 'exec "$@"']), "shell"]
 
 
 def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:

@@ -492,14 +492,17 @@ def test_a_group_may_read_and_never_write(tmp_path: Path, env: dict[str, str]) -
 
 
 def test_a_shell_beside_a_local_run(tmp_path: Path, env: dict[str, str]) -> None:
-    """A command runs in its code directory, with its variables, passed names, setup and Python; its exit code is the verb's."""
+    """A command runs in its code directory, with its variables, passed names, setup and Python; its exit code is the verb's.
+
+    The setup lines run where the job was submitted, as in the run.
+    """
     (tmp_path / "slow.py").write_text(
         "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(3600)\n"
     )
     up = tmp_path / "up"
     own = [
         "environment.variables.COLOUR=teal",
-        "environment.setup=['export SET_UP=$((6*7))']",
+        "environment.setup=['export SET_UP=$PWD']",
         "environment.pass=[TOKEN]",
     ]
     look = "import os, sys; print(os.getcwd(), *map(os.environ.get, sys.argv[1:]), sys.executable, sep='\\n')"
@@ -520,7 +523,8 @@ def test_a_shell_beside_a_local_run(tmp_path: Path, env: dict[str, str]) -> None
     _until(lambda: not _processes(paths.root), "the run's processes to end")
     refused = subprocess.run([*shell, "true"], env=env, capture_output=True, text=True, check=False)
 
-    assert done.stdout.split("\n")[:5] == [str(paths.code), "teal", "42", "s3cret", str(paths.root)], done.stderr
+    told = [str(paths.code), "teal", str(tmp_path), "s3cret", str(paths.root)]
+    assert done.stdout.split("\n")[:5] == told, done.stderr
     assert Path(done.stdout.split("\n")[5]).parent == Path(sys.executable).parent
     assert coded.returncode == 7
     assert (refused.returncode, "is not running" in refused.stderr) == (16, True)

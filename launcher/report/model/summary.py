@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STANDS_OUT = 0.1
 """A rank is called slow when it needs longer than the others by this share of a step; jitter is less."""
+_JOINED_S = 5.0
+"""Within it a node that is well has joined: Python's start and a connection."""
 
 
 @frozen(kw_only=True)
@@ -134,6 +136,11 @@ class RunSummary:
     def active(self) -> bool:
         """Pending or running."""
         return self.state in ("pending", "running")
+
+    @property
+    def late(self) -> list[dict[str, Any]]:
+        """Whom of the missing the leader waits for longer than a node takes to join: of a run that has just begun, all are missing."""
+        return [] if self.waited_s is not None and self.waited_s < _JOINED_S else self.missing
 
     @property
     def doing(self) -> str:

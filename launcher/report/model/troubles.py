@@ -84,7 +84,7 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
     if s.silent and s.heard is not None:
         sentence = f"The leader has written {_said_nothing(s, now)}; it may be dead or the file system slow."
         yield Trouble("silent", sentence, f"launcher logs {s.run}")
-    if s.missing:
+    if s.late:
         look = "sinfo -R says why SLURM does not use a node" if s.backend == "slurm" else f"launcher logs {s.run}"
         yield Trouble("missing", f"The run waits for {_missing(s)}.", look)
     if s.save_failures:
@@ -117,7 +117,7 @@ def _signal(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
 def _missing(s: RunSummary) -> str:
     """``node2 (ranks 2-5), 95 s so far``."""
     who = []
-    for m in s.missing:
+    for m in s.late:
         ranks = [r for r in m.get("ranks") or [] if isinstance(r, int)]
         who.append(as_text(m.get("host"), "?") + (f" ({named_ranks(ranks)})" if ranks else ""))
     since = f", {formats.duration(s.waited_s)} so far" if s.waited_s is not None else ""

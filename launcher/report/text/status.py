@@ -99,9 +99,7 @@ def _waiting(s: RunSummary, now: float) -> str:
 
 def _phase(s: RunSummary) -> str:
     return (
-        s.doing
-        if s.state == "running" and s.phase not in ("", "training", "ended", "suspended") and not s.missing
-        else ""
+        s.doing if s.state == "running" and s.phase not in ("", "training", "ended", "suspended") and not s.late else ""
     )
 
 

@@ -76,6 +76,18 @@ def test_missing_hosts_are_named_while_waiting(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_that_has_just_begun_misses_nobody(tmp_path: Path) -> None:
+    """All nodes are missing in an attempt's first seconds: that is no trouble, and `sinfo -R` knows nothing of it."""
+    story = Story(tmp_path).submitted().begins().wait(0.5)
+    story.state(phase="waiting", missing=[{"host": "node1", "ranks": [0, 1]}, {"host": "node2", "ranks": [2, 3]}])
+    h = story.history()
+    s = summarise_history(h, None, story.t)
+    said = lines(s, story.t, wrong=troubles(h, s, story.t))
+
+    assert "  phase    waiting for its nodes" in said
+    assert not any(line.startswith("  trouble") for line in said)
+
+
 @pytest.mark.parametrize("how", ["lost", "led"])
 def test_a_lost_node_is_waited_for_since_it_was_lost(tmp_path: Path, how: str) -> None:
     """Or since the new leader, to which no agent has come, has begun: not for all the minutes in which the node trained."""
