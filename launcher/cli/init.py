@@ -32,6 +32,8 @@ def command(file: Path | None, output: str, force: bool) -> None:
     from launcher.opening import read_start
     from launcher.run.files import write_atomic
 
+    if not output:
+        raise ConfigError("-o is empty; write a path, or - to print")
     if output != "-" and not force and os.path.lexists(output):
         raise StateError(f"{output} exists; --force replaces it, -o PATH writes elsewhere, and -o - prints")
     try:

@@ -563,7 +563,7 @@ ROWS: dict[str, Row] = {
     ),
     "a variable without a value": Row(
         "script: train.py\nenvironment: {variables: {A: }}\n",
-        ["job.yaml:2:29: environment.variables.A: must be text, a number, true or false"],
+        ['job.yaml:2:29: environment.variables.A: has no value; set it to "" for an empty one, or remove this key'],
     ),
     "a variable that YAML readers read differently": Row(
         "script: train.py\nenvironment: {variables: {A: off}}\n",

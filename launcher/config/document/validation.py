@@ -90,6 +90,8 @@ def _sentence(path: str, items: list[Any]) -> str:
     """Say what is wrong with a value."""
     kinds, value = [item["type"] for item in items], items[0]["input"]
     if path.startswith("environment.variables.") and kinds[0] == "string_type":
+        if value is None:
+            return 'has no value; set it to "" for an empty one, or remove this key'
         return "must be text, a number, true or false"  # the value may be a secret: not shown
     if said := next(filter(None, map(_broken_limit, items)), None):
         return said

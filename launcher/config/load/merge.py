@@ -52,6 +52,8 @@ def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
         data, said = read_value(value, key)
         if isinstance(data, (bool, int, float)) and takes_text(key):
             data = value  # slurm.account=1234: the shell has eaten whatever quotes there were
+        elif not value and key.startswith("environment.variables."):
+            data = ""  # as in FOO= of a shell; of other keys it is null, which unsets them
         if said:
             document.problems.append(Problem(key, said, origin=where))
         else:

@@ -65,8 +65,15 @@ def test_what_cannot_be_read_or_written_is_a_sentence(here: Path) -> None:
     (here / "notes.txt").write_text("hello\n")
 
     script = str(GOLDEN / "lightning.sbatch")
-    for words in (["nope.sbatch"], ["notes.txt"], [script, "-o", "no/such/job.yaml"], [script, "-o", "n" * 300]):
+    for words in (
+        ["nope.sbatch"],
+        ["notes.txt"],
+        [script, "-o", "no/such/job.yaml"],
+        [script, "-o", "n" * 300],
+        [script, "-o", ""],
+    ):
         assert isinstance(init(*words).exception, ConfigError), words
+    assert str(init(script, "-o", "").exception) == "-o is empty; write a path, or - to print"
     assert not (here / "job.yaml").exists()
 
 

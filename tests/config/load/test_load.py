@@ -61,6 +61,13 @@ def test_a_number_on_the_command_line_is_text_where_only_text_is_taken(project: 
     assert (job.slurm.account, job.name, job.params, job.slurm.qos) == ("1234", "7e3", {"a": 7}, None)
 
 
+def test_an_empty_override_sets_a_variable_to_empty_text(project: Path) -> None:
+    """As ``FOO=`` does in a shell, which eats the quotes of ``FOO=""`` as well; of any other key it is null."""
+    job = load("script: train.py\n", "environment.variables.FOO=", "slurm.qos=").job
+
+    assert (job.environment.variables, job.slurm.qos) == ({"FOO": ""}, None)
+
+
 def test_interpolation(project: Path) -> None:
     """${params.x} is resolved when loading; ${run.x} stays until the run has a directory."""
     loaded = load(
