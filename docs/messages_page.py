@@ -53,7 +53,7 @@ NOT_SHOWN: dict[str, tuple[str, ...]] = {
     "node/agent/__main__.py": (),
     "run/causes.py": ("CAUSES",),
     "slurm/probe.py": ("_LOOK", "_script"),
-    "submission/plan/script.py": ("python_command", "_local_gpus", "render_script", "_mounts"),
+    "submission/plan/script.py": ("python_command", "_local_gpus", "render_script", "_mounts", "setup_lines"),
     "submission/plan/around_srun.py": ("KEEP_SHELL", "joins", "teardown", "courier", "keeper", "_await_keeper"),
     "cli/_options.py": ("wait_option", "sweep_option"),
 }

@@ -59,6 +59,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
 
 def _setup_command(paths: RunPaths) -> list[str]:
     """Return the words before a command that run the job's setup lines first, where its agents run them."""
+    from launcher.submission.plan.script import setup_lines
     from launcher.submission.resubmit import Again, prepare
 
     try:
@@ -66,10 +67,9 @@ def _setup_command(paths: RunPaths) -> list[str]:
     except ConfigError as error:
         click.echo(f"launcher: the run's setup lines were skipped: {error}", err=True)
         return []
-    if not (lines := again.loaded.job.environment.setup):
-        return []
-    begin, enter = f"cd {shlex.quote(again.submit_dir or '.')} 2>/dev/null", f"cd {shlex.quote(str(paths.code))}"
-    return ["/bin/bash", "-c", "\n".join([begin, *lines, enter, 'exec "$@"']), "shell"]
+    lines = setup_lines(again.loaded.job, again.submit_dir)
+    enter = f"cd {shlex.quote(str(paths.code))}"
+    return ["/bin/bash", "-c", "\n".join([*lines, enter, 'exec "$@"']), "shell"] if lines else []
 
 
 def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:

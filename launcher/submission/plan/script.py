@@ -241,11 +241,7 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     not be taken for this package, so it starts in the run's lib (after the setup lines, which may name relative paths).
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
-    lines = list(job.environment.setup)
-    if (
-        lines and facts.submit_dir
-    ):  # an agent that is started again, or by a later job, begins elsewhere; a container may lack it
-        lines.insert(0, f"cd {shlex.quote(facts.submit_dir)} 2>/dev/null")
+    lines = setup_lines(job, facts.submit_dir)
     if spec.batch == "local":  # TERM is a user's cancel here: nothing would repeat one that came while Python starts
         lines = [
             *lines,
@@ -262,6 +258,15 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     text = ("\n" if len(lines) > 4 else "; ").join(lines)
     inside = [*_apptainer(job, spec, facts, python_path, place), *staging.enters(job, facts, python_path[0])]
     return shlex.join(["/bin/bash", "-c", text, "agent", *inside, facts.interpreter.path])
+
+
+def setup_lines(job: Job, submit_dir: str) -> list[str]:
+    """Return the job's setup lines, which begin where it was submitted first ("" is unknown).
+
+    An agent that is started again, or by a later job, begins elsewhere. A container may lack the folder.
+    """
+    lines = job.environment.setup
+    return [f"cd {shlex.quote(submit_dir)} 2>/dev/null", *lines] if lines and submit_dir else list(lines)
 
 
 def _umask(spec: RunSpec) -> list[str]:
