@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import posixpath
 import re
@@ -192,6 +193,8 @@ class _MLflow(Sink):
 
     def __init__(self, about: About, settings: Mapping[str, Any]) -> None:
         super().__init__(about, settings)
+        self._names: dict[str, str] = {}
+        """The metric's own name by the one that it has in MLflow."""
         self._refused: set[str] = set()
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
@@ -208,6 +211,7 @@ class _MLflow(Sink):
         else:
             self._client.update_run(memory["id"], status="RUNNING")
         self._run = str(memory["id"])
+        self._names = memory.setdefault("names", self._names)
         if not memory.get("described"):
             self._describe()
             memory["described"] = True
@@ -243,7 +247,9 @@ class _MLflow(Sink):
         from mlflow.entities import Param
 
         if not self.about.script:  # a script's own log_param of the same name with another value would fail
-            params = [Param(_allowed(k), str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
+            names: dict[str, str] = {}
+            ordered = sorted(self.about.params, key=lambda name: _allowed(name) != name)  # these keep their names
+            params = [Param(_own(k, names), str(self.about.params[k])[:_LONGEST_PARAM]) for k in ordered]
             for first in range(0, len(params), 100):
                 self._client.log_batch(self._run, params=params[first : first + 100])
         uri = str(self._client.get_run(self._run).info.artifact_uri)
@@ -263,7 +269,7 @@ class _MLflow(Sink):
             Metric(name, v, int(row.t * 1000), row.step)
             for row in rows
             for k, v in row.numbers.items()
-            if (name := _allowed(k)) not in self._refused
+            if (name := _own(k, self._names)) not in self._refused
         ]
         for first in range(0, len(metrics), _BATCH):
             self._send(metrics[first : first + _BATCH])
@@ -301,6 +307,16 @@ def _allowed(name: str) -> str:
     """Return a name that MLflow takes: it refuses a whole batch for one such as acc@1, and for what would be no plain path."""
     path = posixpath.normpath("/" + re.sub(r"[^\w./ -]", "_", name)).lstrip("/.")
     return posixpath.normpath(path[:_LONGEST_NAME] or "_")
+
+
+def _own(name: str, names: dict[str, str]) -> str:
+    """Return a name that MLflow takes and no other one has; ``names`` has whose each is."""
+    given = allowed = _allowed(name)
+    for number in itertools.count(2):
+        if names.setdefault(given, name) == name:
+            break
+        given = f"{allowed[: _LONGEST_NAME - 8]}_{number}"
+    return given
 
 
 _OF_ATTEMPT = ("launcher.attempt", "launcher.job_id", "launcher.host")

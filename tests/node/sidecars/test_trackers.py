@@ -496,6 +496,49 @@ def test_mlflow_gets_names_that_it_takes(name: str, taken: str) -> None:
     assert sinks._allowed(name) == taken
 
 
+class MlflowClient:
+    """A server's client: it remembers parameters and metrics, and refuses what MLflow refuses of them."""
+
+    def __init__(self) -> None:
+        self.params: dict[str, str] = {}
+        self.metrics: list[tuple[str, float]] = []
+
+    def log_batch(self, run: str, *, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+        from mlflow.exceptions import MlflowException
+
+        keys = [param.key for param in params]
+        if len(set(keys)) < len(keys):
+            raise MlflowException(f"Duplicate parameter keys have been submitted: {keys}", 1000)
+        if any(self.params.setdefault(param.key, param.value) != param.value for param in params):
+            raise MlflowException("Changing param values is not allowed.", 1000)
+        self.metrics += [(metric.key, metric.value) for metric in metrics]
+
+    def get_run(self, run: str) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(artifact_uri="s3://bucket"))
+
+
+def mlflow_sink(client: Any, **params: Any) -> Any:
+    """MLflow's sink, as it is when its run has begun."""
+    about = SimpleNamespace(script=False, tags=dict.fromkeys(sinks._OF_ATTEMPT, "x"), params=params)
+    (sink,) = sinks.make_sinks({"mlflow": None}, cast(Any, about))
+    vars(sink).update(_client=client, _run="1")
+    return sink
+
+
+def test_names_that_differ_in_a_forbidden_character_stay_apart() -> None:
+    """Two parameters got one name in MLflow, which refused them, and with them every metric; two metrics became one curve."""
+    pytest.importorskip("mlflow")
+    client = MlflowClient()
+    sink = mlflow_sink(client, **{"a@b": 1, "a#b": 2, "a_b": 3, "x" * 300: 4, "x" * 301: 5})
+    sink._describe()
+    sink.write([MetricsRow(1, 1.0, {"acc@1": 0.1, "acc#1": 0.2})])
+    sink.write([MetricsRow(2, 2.0, {"acc#1": 0.4, "acc@1": 0.3})])
+
+    cut = "x" * 242 + "_2"
+    assert client.params == {"a_b": "3", "a_b_2": "1", "a_b_3": "2", "x" * 250: "4", cut: "5"}
+    assert client.metrics == [("acc_1", 0.1), ("acc_1_2", 0.2), ("acc_1_2", 0.4), ("acc_1", 0.3)]
+
+
 def test_a_metric_that_mlflow_refuses_keeps_no_other_from_it() -> None:
     """It is left out and named once, in whatever batch it comes; where the whole run is refused, nothing is left out and all is tried again."""
     errors = pytest.importorskip("mlflow.exceptions")
