@@ -254,7 +254,15 @@ class _MLflow(Sink):
                 self._client.log_batch(self._run, params=params[first : first + 100])
         uri = str(self._client.get_run(self._run).info.artifact_uri)
         if uri.startswith("mlflow-artifacts:"):  # others are folders or buckets that this node may not reach
+            self._store_job()
+
+    def _store_job(self) -> None:
+        """Store job.yaml. A server whose store of files is out of order takes all the rest."""
+        try:
             self._client.log_text(self._run, self.about.job, "job.yaml")
+        except Exception as error:
+            self._tag_attempt()  # raises where the whole server is away
+            self.say(f"job.yaml is left out of tracker mlflow, which could not store it: {error}".splitlines()[0])
 
     def _tags(self, tags: Mapping[str, str]) -> list[Any]:
         from mlflow.entities import RunTag

@@ -519,7 +519,7 @@ class MlflowClient:
 
 def mlflow_sink(client: Any, **params: Any) -> Any:
     """MLflow's sink, as it is when its run has begun."""
-    about = SimpleNamespace(script=False, tags=dict.fromkeys(sinks._OF_ATTEMPT, "x"), params=params)
+    about = SimpleNamespace(script=False, tags=dict.fromkeys(sinks._OF_ATTEMPT, "x"), params=params, job="name: t\n")
     (sink,) = sinks.make_sinks({"mlflow": None}, cast(Any, about))
     vars(sink).update(_client=client, _run="1")
     return sink
@@ -537,6 +537,37 @@ def test_names_that_differ_in_a_forbidden_character_stay_apart() -> None:
     cut = "x" * 242 + "_2"
     assert client.params == {"a_b": "3", "a_b_2": "1", "a_b_3": "2", "x" * 250: "4", cut: "5"}
     assert client.metrics == [("acc_1", 0.1), ("acc_1_2", 0.2), ("acc_1_2", 0.4), ("acc_1", 0.3)]
+
+
+def test_a_store_of_files_that_is_out_of_order_keeps_no_metric_from_mlflow() -> None:
+    """A server without access to its bucket got nothing at all, for ever; one that is away as a whole is tried again."""
+    pytest.importorskip("mlflow")
+    away = False
+
+    class WithoutFiles(MlflowClient):
+        def get_run(self, run: str) -> Any:
+            return SimpleNamespace(info=SimpleNamespace(artifact_uri="mlflow-artifacts:/1"))
+
+        def log_text(self, *args: str) -> None:
+            raise OSError("500 Server Error: Internal Server Error\n<html>")
+
+        def log_batch(self, run: str, **sent: Any) -> None:
+            if away and "tags" in sent:
+                raise ConnectionError("refused")
+            super().log_batch(run, **sent)
+
+    said: list[str] = []
+    sink = mlflow_sink(WithoutFiles(), lr=0.1)
+    sink.say = said.append
+    sink._describe()
+    assert said == [
+        "job.yaml is left out of tracker mlflow, which could not store it: 500 Server Error: Internal Server Error"
+    ]
+
+    away = True
+    with pytest.raises(ConnectionError):
+        sink._describe()
+    assert len(said) == 1
 
 
 def test_a_metric_that_mlflow_refuses_keeps_no_other_from_it() -> None:
