@@ -223,15 +223,11 @@ class _MLflow(Sink):
 
     def _found_or_new(self) -> str:
         """Find this run's MLflow run by its tag (its creation may have succeeded without an answer), or create it."""
-        client, title = self._client, self.settings.get("experiment") or self.about.spec.name
-        experiment = client.get_experiment_by_name(title)
-        if experiment is None:
-            key = client.create_experiment(title)
-        else:
-            key = experiment.experiment_id
-            mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.spec.id}'", max_results=1)
-            if mine:
-                return str(mine[0].info.run_id)
+        client = self._client
+        key = self._experiment(self.settings.get("experiment") or self.about.spec.name)
+        mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.spec.id}'", max_results=1)
+        if mine:
+            return str(mine[0].info.run_id)
         tags = {
             "mlflow.source.name": self.about.spec.work.target,
             "mlflow.source.type": "JOB",
@@ -242,6 +238,20 @@ class _MLflow(Sink):
         }
         run = client.create_run(key, run_name=self.about.spec.id, tags={k: v for k, v in tags.items() if v})
         return str(run.info.run_id)
+
+    def _experiment(self, title: str) -> str:
+        """Find or create the experiment. Points of a sweep that begin together all find none, and one of them creates it."""
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(title)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(title))
+            except MlflowException as error:
+                found = self._client.get_experiment_by_name(title)
+                if found is None or error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+        return str(found.experiment_id)
 
     def _describe(self) -> None:
         from mlflow.entities import Param

@@ -519,7 +519,9 @@ class MlflowClient:
 
 def mlflow_sink(client: Any, **params: Any) -> Any:
     """MLflow's sink, as it is when its run has begun."""
-    about = SimpleNamespace(script=False, tags=dict.fromkeys(sinks._OF_ATTEMPT, "x"), params=params, job="name: t\n")
+    spec = SimpleNamespace(id="r", name="r")
+    tags = dict.fromkeys(sinks._OF_ATTEMPT, "x")
+    about = SimpleNamespace(spec=spec, script=False, tags=tags, params=params, job="name: t\n")
     (sink,) = sinks.make_sinks({"mlflow": None}, cast(Any, about))
     vars(sink).update(_client=client, _run="1")
     return sink
@@ -537,6 +539,26 @@ def test_names_that_differ_in_a_forbidden_character_stay_apart() -> None:
     cut = "x" * 242 + "_2"
     assert client.params == {"a_b": "3", "a_b_2": "1", "a_b_3": "2", "x" * 250: "4", cut: "5"}
     assert client.metrics == [("acc_1", 0.1), ("acc_1_2", 0.2), ("acc_1_2", 0.4), ("acc_1", 0.3)]
+
+
+def test_an_experiment_that_another_point_of_the_sweep_creates_is_used() -> None:
+    """The point was told that the tracker had failed, and a script's workers no longer waited for the id of its MLflow run."""
+    errors = pytest.importorskip("mlflow.exceptions")
+
+    class CreatedMeanwhile:
+        looks = 0
+
+        def get_experiment_by_name(self, title: str) -> Any:
+            self.looks += 1
+            return SimpleNamespace(experiment_id="7") if self.looks > 1 else None
+
+        def create_experiment(self, title: str) -> str:
+            raise errors.MlflowException(f"Experiment(name={title}) already exists.", 3001)
+
+        def search_runs(self, experiments: list[str], *args: Any, **how: Any) -> list[Any]:
+            return [SimpleNamespace(info=SimpleNamespace(run_id=f"of {experiments}"))]
+
+    assert mlflow_sink(CreatedMeanwhile())._found_or_new() == "of ['7']"
 
 
 def test_a_store_of_files_that_is_out_of_order_keeps_no_metric_from_mlflow() -> None:
