@@ -155,7 +155,15 @@ def signature(cause: Failure | Cause, step: int | None) -> tuple[Any, ...] | Non
 
 
 def _clause(f: Failure, kind: str) -> str:
-    said = f.message
+    last = ""
     if f.exception is None and left_by_itself(f):
-        said = said or next((line for line in reversed(f.last_lines) if line.strip()), "")
-    return rank_clause(kind, f.step, exception=f.exception, message=said, signal=f.signal, exit_code=f.exit_code)
+        last = next((line for line in reversed(f.last_lines) if line.strip()), "")
+    return rank_clause(
+        kind,
+        f.step,
+        exception=f.exception,
+        message=f.message,
+        last=last,
+        signal=f.signal,
+        exit_code=f.exit_code,
+    )
