@@ -199,7 +199,7 @@ def rank_clause(
             return f"crashed with {CRASHES[by]} ({by}){at}"
         return f"{_OTHERS[by]} ({by}){at}" if by in _OTHERS else f"was killed by {by}{at}"
     if exit_code == 0:
-        return f"exited with code 0{at} before the work was done"
+        return f"exited with code 0{at}" + (why or " before the work was done")
     if exit_code is None:
         return f"ended{at} for an unknown reason"
     if last and not said:

@@ -17,6 +17,7 @@ from launcher.run.causes import rank_clause, rank_kind
 from launcher.run.error_words import fault_of_gpu, is_lost_peer
 from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
+from launcher.run.units import named_ranks
 
 _OWN_KINDS = ("host_memory", "cuda_oom", "cuda", "gpu", "shm", "import", "disk_full", "unloadable")
 """A rank that failed in this way needs no other one to have failed before, whatever else its words say."""
@@ -102,6 +103,18 @@ def is_victim(failure: Failure) -> bool:
         return failure.victim
     may_blame = failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code)
     return bool(may_blame) and failure.log_blames_another
+
+
+def left_behind(victims: list[Failure], done: int) -> str | None:
+    """Return who waited in an earlier step than ``done``, after which a rank left with all its work done; None where some victim did not.
+
+    The ranks have made different numbers of collective calls: a ``continue`` on one of them pairs each call with another step's.
+    """
+    steps = {f.rank: f.step for f in victims if f.step is not None and f.step < done}
+    if len(steps) < len(victims):
+        return None
+    who, step = named_ranks(steps), min(steps.values())
+    return f"{who} still waited at step {step:,}"
 
 
 def left_by_itself(failure: Failure) -> bool:

@@ -176,6 +176,8 @@ def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
     fix = _CORRECT if errors else "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
     if root.cause.exit_code == 0:
         fix = "look for a return or sys.exit() that only some ranks reach, then: launcher resubmit {run} --code"
+        if said:
+            fix = "look for a continue, break or if with which ranks skip a collective, then: launcher resubmit {run} --code"
     if root.of(ev.WorkerFailed).refused and not errors:
         last = "".join(last_words(root, 1))
         fix = "correct args or the script, then: launcher resubmit {run} --code"
