@@ -198,14 +198,16 @@ def rank_clause(
         if by in CRASHES:
             return f"crashed with {CRASHES[by]} ({by}){at}"
         return f"{_OTHERS[by]} ({by}){at}" if by in _OTHERS else f"was killed by {by}{at}"
-    if exit_code == 0:
-        return f"exited with code 0{at}" + (why or " before the work was done")
+    return _exit_clause(exit_code, at, why, _short(last))
+
+
+def _exit_clause(exit_code: int | None, at: str, why: str, last: str) -> str:
     if exit_code is None:
         return f"ended{at} for an unknown reason"
-    if last and not said:
-        return f"exited with code {exit_code}{at}" + (
-            f": {_short(last)}" if exit_code == USAGE_ERROR else f" (last line: {_short(last)})"
-        )
+    if exit_code == 0:
+        why = why or " before the work was done"
+    elif last and not why:
+        why = f": {last}" if exit_code == USAGE_ERROR else f" (last line: {last})"
     return f"exited with code {exit_code}{at}{why}"
 
 

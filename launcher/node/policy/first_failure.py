@@ -113,8 +113,8 @@ def left_behind(victims: list[Failure], done: int) -> str | None:
     steps = {f.rank: f.step for f in victims if f.step is not None and f.step < done}
     if len(steps) < len(victims):
         return None
-    who, step = named_ranks(steps), min(steps.values())
-    return f"{who} still waited at step {step:,}"
+    step = min(steps.values())
+    return f"{named_ranks(steps)} still waited at step {step:,}"
 
 
 def left_by_itself(failure: Failure) -> bool:
