@@ -109,6 +109,8 @@ _CUDA_CLAUSES = {
     "device-side assert triggered": "failed an assertion in a CUDA kernel",
     "an illegal memory access was encountered": "accessed illegal memory in a CUDA kernel",
 }
+USAGE_ERROR = 2
+"""The exit code of argparse, click and the shells after a wrong argument, which they name last. Before other codes anything may be said."""
 _OTHERS = {"SIGKILL": "was killed from outside", "SIGTERM": "was terminated from outside"}
 
 
@@ -149,17 +151,19 @@ def rank_clause(
     *,
     exception: str | None = None,
     message: str | None = None,
+    last: str = "",
     signal: int | None = None,
     exit_code: int | None = None,
     limit: str = "",
 ) -> str:
     """Return what a rank did: the predicate of each sentence about it, by the leader and by the report.
 
-    ``message``: of the exception, or what the process said last. ``limit``: of memory, with its unit.
+    ``message``: of the exception, or of ``sys.exit``. ``last``: the last line of the log of a process that ended itself without one.
+    ``limit``: of memory, with its unit.
     """
     at = f" at step {step:,}" if step is not None else ""
     lines = (message or "").strip().splitlines()
-    said = lines[0].strip().rstrip(".")[:_MOST_CHARS] if lines else ""
+    said = _short(lines[0]) if lines else ""
     why = f": {said}" if said else ""
     match kind:
         case "oom":
@@ -194,6 +198,18 @@ def rank_clause(
         if by in CRASHES:
             return f"crashed with {CRASHES[by]} ({by}){at}"
         return f"{_OTHERS[by]} ({by}){at}" if by in _OTHERS else f"was killed by {by}{at}"
+    return _exit_clause(exit_code, at, why, _short(last))
+
+
+def _exit_clause(exit_code: int | None, at: str, why: str, last: str) -> str:
+    if exit_code is None:
+        return f"ended{at} for an unknown reason"
     if exit_code == 0:
-        return f"exited with code 0{at} before the work was done"
-    return f"exited with code {exit_code}{at}{why}" if exit_code is not None else f"ended{at} for an unknown reason"
+        why = why or " before the work was done"
+    elif last and not why:
+        why = f": {last}" if exit_code == USAGE_ERROR else f" (last line: {last})"
+    return f"exited with code {exit_code}{at}{why}"
+
+
+def _short(line: str) -> str:
+    return line.strip().rstrip(".")[:_MOST_CHARS]

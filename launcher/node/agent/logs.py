@@ -16,6 +16,8 @@ from launcher.run.tracebacks import users_lines
 KEEP_ROUNDS = 20
 """Rounds of an attempt whose logs are kept: a run that restarts for days must not fill the disk."""
 _TAIL_BYTES = 65536
+_LONG_TAIL_BYTES = 1 << 20
+"""So much is read where one line fills the usual tail: an error's message may show a whole tensor."""
 _TAIL_LINES = 30
 _LINE_CHARS = 2000
 
@@ -32,14 +34,22 @@ def open_log(path: Path, *, share: str) -> int:
 def last_lines(path: Path, offset: int = 0, secrets: Sequence[str] = ()) -> list[str]:
     """Return the user's last lines of ``path`` beyond ``offset`` bytes, without ``secrets``; none when it cannot be read."""
     try:
-        data, begin = read_tail(path, _TAIL_BYTES)
+        text = _whole_lines(path, offset, _TAIL_BYTES)
+        if not text.strip():
+            text = _whole_lines(path, offset, _LONG_TAIL_BYTES)
     except OSError:
         return []
+    lines = [line.rstrip()[:_LINE_CHARS] for line in redact(text, secrets).splitlines() if line.strip()]
+    return users_lines(lines)[-_TAIL_LINES:]
+
+
+def _whole_lines(path: Path, offset: int, most: int) -> str:
+    """Return the lines in the last ``most`` bytes of ``path``, beyond ``offset``. Raises OSError."""
+    data, begin = read_tail(path, most)
     text = data[max(0, offset - begin) :].decode(errors="replace")
     if begin > offset:
         text = "".join(text.splitlines(keepends=True)[1:])  # the rest of a line: half of a secret would not be found
-    lines = [line.rstrip()[:_LINE_CHARS] for line in redact(text, secrets).splitlines() if line.strip()]
-    return users_lines(lines)[-_TAIL_LINES:]
+    return text
 
 
 def link_latest(paths: RunPaths, target: Path) -> None:

@@ -60,6 +60,7 @@ class ForkServer:
         self._pids: dict[str, int] = {}
         self._on_exit: dict[str, OnExit] = {}
         self._sending = asyncio.Lock()
+        self._anew = asyncio.Lock()
         self._cleanup: asyncio.Task[None] | None = None
         self.stopping = False
 
@@ -99,15 +100,16 @@ class ForkServer:
 
     async def start_anew(self, environ: Mapping[str, str], python: str) -> None:
         """End it and what it has forked, and start it by the interpreter ``python`` with another environment. Raises ForkServerError."""
-        try:
-            await self.stop()
-        finally:
-            self.stopping = False
-        self.environ, self._python, self.variables = dict(environ), python, {}
-        try:
-            self.start()
-        except OSError as error:
-            raise ForkServerError(f"{python} cannot be started: {error.strerror or error}") from None
+        async with self._anew:  # a caller that was cancelled may have left one under way
+            try:
+                await self.stop()
+            finally:
+                self.stopping = False
+            self.environ, self._python, self.variables = dict(environ), python, {}
+            try:
+                self.start()
+            except OSError as error:
+                raise ForkServerError(f"{python} cannot be started: {error.strerror or error}") from None
 
     async def ready(self) -> dict[str, Any]:
         """Wait until it has imported; raises ForkServerError when it cannot (the text is Python's traceback).

@@ -12,7 +12,7 @@ from launcher.node.leader.bad_metrics import BadMetrics
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.pauses import Pauses
 from launcher.node.leader.tally import Tally, Watched
-from launcher.node.policy.first_failure import Failure, cause_of, left_by_itself, symptom_only
+from launcher.node.policy.first_failure import Failure, cause_of, left_behind, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.node.wire.messages import Alive, RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
@@ -352,20 +352,20 @@ class Round:
         return rank.failure
 
     def left_early(self, victims: list[Failure]) -> list[Failure]:
-        """Return the ranks of a script that had ended with code 0 when others failed, before their work was done as far as is known.
+        """Return the ranks of a script that had ended with code 0 when others failed, with work left for them, or for all the others.
 
         torchrun allows that, and the others may need them. A process closes its sockets before it has ended: its end may be heard of
         after the failures that follow from it. One that ends by ``os._exit`` has said nothing before. Who left long before is not missed.
         """
-        left = [(r, left_t) for r in self.ranks if (left_t := r.left_t) is not None]
+        left = [(r, t, r.step if r.finished is None else r.finished) for r in self.ranks if (t := r.left_t) is not None]
         if not left:
             return []  # else the logs of all victims are read
         failed_t = min(f.t for f in victims)
         long_ago_s = _MISSED_LATE_S if any(cause_of(f).kind == "timeout" for f in victims) else _MISSED_S
         return [
-            Failure(r.rank, r.node.host, left_t, step=r.step or None, kind="exit", exit_code=0)
-            for r, left_t in left
-            if not self.is_done(r.step if r.finished is None else r.finished)
+            Failure(r.rank, r.node.host, left_t, step=r.step or None, kind="exit", exit_code=0, message=said)
+            for r, left_t, step in left
+            if (said := left_behind(victims, step) if self.is_done(step) else "") is not None
             if -long_ago_s <= left_t - failed_t <= _SETTLE_SYMPTOMS_S
         ]
 

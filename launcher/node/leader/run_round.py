@@ -364,7 +364,7 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
         waited=waited or None,
     )
     refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
-    hosts = () if waited else tuple(dict.fromkeys(f.host for f in same))
+    hosts = () if waited or first.exit_code == 0 else tuple(dict.fromkeys(f.host for f in same))
     return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
 
 

@@ -17,6 +17,7 @@ from launcher.run.causes import rank_clause, rank_kind
 from launcher.run.error_words import fault_of_gpu, is_lost_peer
 from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
+from launcher.run.units import named_ranks
 
 _OWN_KINDS = ("host_memory", "cuda_oom", "cuda", "gpu", "shm", "import", "disk_full", "unloadable")
 """A rank that failed in this way needs no other one to have failed before, whatever else its words say."""
@@ -104,6 +105,18 @@ def is_victim(failure: Failure) -> bool:
     return bool(may_blame) and failure.log_blames_another
 
 
+def left_behind(victims: list[Failure], done: int) -> str | None:
+    """Return who waited in an earlier step than ``done``, after which a rank left with all its work done; None where some victim did not.
+
+    The ranks have made different numbers of collective calls: a ``continue`` on one of them pairs each call with another step's.
+    """
+    steps = {f.rank: f.step for f in victims if f.step is not None and f.step < done}
+    if len(steps) < len(victims):
+        return None
+    step = min(steps.values())
+    return f"{named_ranks(steps)} still waited at step {step:,}"
+
+
 def left_by_itself(failure: Failure) -> bool:
     """The script ended itself with this exit code, by SystemExit: a worker tells of that, of `os._exit` it cannot."""
     return failure.kind == "exit" and failure.signal is None and failure.exit_code is not None
@@ -155,7 +168,15 @@ def signature(cause: Failure | Cause, step: int | None) -> tuple[Any, ...] | Non
 
 
 def _clause(f: Failure, kind: str) -> str:
-    said = f.message
+    last = ""
     if f.exception is None and left_by_itself(f):
-        said = said or next((line for line in reversed(f.last_lines) if line.strip()), "")
-    return rank_clause(kind, f.step, exception=f.exception, message=said, signal=f.signal, exit_code=f.exit_code)
+        last = next((line for line in reversed(f.last_lines) if line.strip()), "")
+    return rank_clause(
+        kind,
+        f.step,
+        exception=f.exception,
+        message=f.message,
+        last=last,
+        signal=f.signal,
+        exit_code=f.exit_code,
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import posixpath
 import re
@@ -192,6 +193,8 @@ class _MLflow(Sink):
 
     def __init__(self, about: About, settings: Mapping[str, Any]) -> None:
         super().__init__(about, settings)
+        self._names: dict[str, str] = {}
+        """The metric's own name by the one that it has in MLflow."""
         self._refused: set[str] = set()
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
@@ -208,6 +211,7 @@ class _MLflow(Sink):
         else:
             self._client.update_run(memory["id"], status="RUNNING")
         self._run = str(memory["id"])
+        self._names = memory.setdefault("names", self._names)
         if not memory.get("described"):
             self._describe()
             memory["described"] = True
@@ -219,15 +223,11 @@ class _MLflow(Sink):
 
     def _found_or_new(self) -> str:
         """Find this run's MLflow run by its tag (its creation may have succeeded without an answer), or create it."""
-        client, title = self._client, self.settings.get("experiment") or self.about.spec.name
-        experiment = client.get_experiment_by_name(title)
-        if experiment is None:
-            key = client.create_experiment(title)
-        else:
-            key = experiment.experiment_id
-            mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.spec.id}'", max_results=1)
-            if mine:
-                return str(mine[0].info.run_id)
+        client = self._client
+        key = self._experiment(self.settings.get("experiment") or self.about.spec.name)
+        mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.spec.id}'", max_results=1)
+        if mine:
+            return str(mine[0].info.run_id)
         tags = {
             "mlflow.source.name": self.about.spec.work.target,
             "mlflow.source.type": "JOB",
@@ -239,16 +239,40 @@ class _MLflow(Sink):
         run = client.create_run(key, run_name=self.about.spec.id, tags={k: v for k, v in tags.items() if v})
         return str(run.info.run_id)
 
+    def _experiment(self, title: str) -> str:
+        """Find or create the experiment. Points of a sweep that begin together all find none, and one of them creates it."""
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(title)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(title))
+            except MlflowException as error:
+                found = self._client.get_experiment_by_name(title)
+                if found is None or error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+        return str(found.experiment_id)
+
     def _describe(self) -> None:
         from mlflow.entities import Param
 
         if not self.about.script:  # a script's own log_param of the same name with another value would fail
-            params = [Param(_allowed(k), str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
+            names: dict[str, str] = {}
+            ordered = sorted(self.about.params, key=lambda name: _allowed(name) != name)  # these keep their names
+            params = [Param(_own(k, names), str(self.about.params[k])[:_LONGEST_PARAM]) for k in ordered]
             for first in range(0, len(params), 100):
                 self._client.log_batch(self._run, params=params[first : first + 100])
         uri = str(self._client.get_run(self._run).info.artifact_uri)
         if uri.startswith("mlflow-artifacts:"):  # others are folders or buckets that this node may not reach
+            self._store_job()
+
+    def _store_job(self) -> None:
+        """Store job.yaml. A server whose store of files is out of order takes all the rest."""
+        try:
             self._client.log_text(self._run, self.about.job, "job.yaml")
+        except Exception as error:
+            self._tag_attempt()  # raises where the whole server is away
+            self.say(f"job.yaml is left out of tracker mlflow, which could not store it: {error}".splitlines()[0])
 
     def _tags(self, tags: Mapping[str, str]) -> list[Any]:
         from mlflow.entities import RunTag
@@ -263,7 +287,7 @@ class _MLflow(Sink):
             Metric(name, v, int(row.t * 1000), row.step)
             for row in rows
             for k, v in row.numbers.items()
-            if (name := _allowed(k)) not in self._refused
+            if (name := _own(k, self._names)) not in self._refused
         ]
         for first in range(0, len(metrics), _BATCH):
             self._send(metrics[first : first + _BATCH])
@@ -301,6 +325,16 @@ def _allowed(name: str) -> str:
     """Return a name that MLflow takes: it refuses a whole batch for one such as acc@1, and for what would be no plain path."""
     path = posixpath.normpath("/" + re.sub(r"[^\w./ -]", "_", name)).lstrip("/.")
     return posixpath.normpath(path[:_LONGEST_NAME] or "_")
+
+
+def _own(name: str, names: dict[str, str]) -> str:
+    """Return a name that MLflow takes and no other one has; ``names`` has whose each is."""
+    given = allowed = _allowed(name)
+    for number in itertools.count(2):
+        if names.setdefault(given, name) == name:
+            break
+        given = f"{allowed[: _LONGEST_NAME - 8]}_{number}"
+    return given
 
 
 _OF_ATTEMPT = ("launcher.attempt", "launcher.job_id", "launcher.host")

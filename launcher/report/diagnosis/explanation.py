@@ -70,7 +70,7 @@ def last_words(root: Root, count: int = 3) -> list[str]:
     return [formats.clean(line, 160) for line in root.log if line.strip()][-count:]
 
 
-def what_happened(root: Root, h: History, message: str | None = None, limit: str = "") -> str:
+def what_happened(root: Root, h: History, message: str | None = None, last: str = "", limit: str = "") -> str:
     """Who did what: the sentence without its full stop."""
     trace, cause = root.trace, root.cause
     said = formats.clean(trace.message.strip().splitlines()[0], 160) if trace and trace.message.strip() else ""
@@ -79,6 +79,7 @@ def what_happened(root: Root, h: History, message: str | None = None, limit: str
         root.step,
         exception=trace.exception if trace else None,
         message=said if message is None else message,
+        last=last,
         signal=cause.signal,
         exit_code=cause.exit_code,
         limit=limit,

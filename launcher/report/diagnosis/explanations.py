@@ -172,14 +172,18 @@ _ABORTS = re.compile(
 
 @_explains("exit")
 def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
-    errors, said = errors_of(root), root.cause.message or ""
+    errors, said, last = errors_of(root), root.cause.message or "", ""
     fix = _CORRECT if errors else "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
     if root.cause.exit_code == 0:
         fix = "look for a return or sys.exit() that only some ranks reach, then: launcher resubmit {run} --code"
+        if said:
+            fix = "look for a continue, break or if with which ranks skip a collective, then: launcher resubmit {run} --code"
     if root.of(ev.WorkerFailed).refused and not errors:
-        said = said or "".join(last_words(root, 1))
+        last = "".join(last_words(root, 1))
         fix = "correct args or the script, then: launcher resubmit {run} --code"
-    return Explanation(f"{what_happened(root, h, said)}.", fix, errors=errors, log=[] if errors else last_words(root))
+    return Explanation(
+        f"{what_happened(root, h, said, last)}.", fix, errors=errors, log=[] if errors else last_words(root)
+    )
 
 
 @_explains("timeout")

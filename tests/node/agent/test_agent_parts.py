@@ -248,6 +248,19 @@ def test_the_last_lines_hold_no_part_of_a_secret(tmp_path: Path) -> None:
     assert lines == [f"{'z' * 1990} <redacted", "<redacted>", "last"]
 
 
+def test_a_last_line_that_is_longer_than_the_usual_tail(tmp_path: Path) -> None:
+    """It was dropped as half a line: an error whose message shows a tensor left nothing of the traceback either."""
+    log = tmp_path / "rank.log"
+    log.write_text("old\n" * 9)
+    size = log.stat().st_size
+    with log.open("a") as f:
+        f.write("Traceback\nValueError: hunter22-hunter22 " + "x" * 100_000)
+
+    lines = logs.last_lines(log, size, secrets=["hunter22-hunter22"])
+
+    assert lines == ["Traceback", ("ValueError: <redacted> " + "x" * 2000)[:2000]]
+
+
 class FoundGpus(Gpus):
     """So many devices, with these faults."""
 

@@ -604,3 +604,23 @@ def test_a_server_that_could_not_start_anew_can_the_next_time(tmp_path: Path) ->
 
     asyncio.run(body())
     assert (tmp_path / "log").read_text() == "green 1\n"
+
+
+def test_of_two_new_starts_at_once_one_server_is_left(tmp_path: Path) -> None:
+    """A rerun that is stopped while its server is started anew leaves that to go on beside the next one's: a server was left over."""
+
+    async def body() -> list[int]:
+        server = ForkServer(preload=["json"], environ={**os.environ})
+        server.start()
+        await server.ready()
+        for_two = (server.start_anew({**os.environ, "COLOUR": colour}, sys.executable) for colour in ("blue", "green"))
+        await asyncio.gather(*for_two)
+        await server.ready()
+        assert server.environ["COLOUR"] == "green"
+        servers = [p.pid for p in server._orphans() if p.ppid == os.getpid()]
+        last = server.pid
+        await server.stop()
+        assert servers == [last]
+        return servers
+
+    assert asyncio.run(asyncio.wait_for(body(), WAIT_S))

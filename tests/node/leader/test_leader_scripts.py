@@ -218,6 +218,46 @@ def test_a_rank_that_left_early_is_named_not_those_that_missed_it(world, virtual
     assert [v["rank"] for v in victims["ranks"]] == [0, 1, 3]
 
 
+def test_a_rank_that_ended_its_steps_one_collective_early_is_named(world, virtual):
+    """``continue`` before an all-reduce on rank 2: it ends first, and the others, who wait for it one step earlier, are no cause."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
+
+    class Skipping(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            self.say("attached")
+            self.say("phase", name="train")
+            for step in range(1, 31):
+                if (step, self.rank) != (30, 2):
+                    await self.group.meet(("step", step), self)
+                if step == 30 and self.rank != 2:
+                    await asyncio.sleep(3600)
+                self.say("progress", step=step, epoch=0, total_steps=30, step_time_s=0.1)
+            self.say("finished", step=30, saved=True)
+            self.done = True
+            await asyncio.sleep(0.5)
+            self.node.exited(self, 0, None)
+
+    async def script():
+        await w.until(lambda: any(x.done for n in w.nodes for x in n.workers))
+        for rank in (0, 1, 3):
+            w.find(rank).fail("RuntimeError", "Connection closed by peer [10.0.0.1]:4242", step=29)
+
+    w.worker_class = Skipping
+    virtual(w.attempt_once(script))
+
+    (failed,), (victims,) = w.events("worker_failed"), w.events("victims")
+    assert (
+        failed["cause"]["text"] == "rank 2 on n1 exited with code 0 at step 30: ranks 0, 1, 3 still waited at step 29"
+    )
+    assert [v["rank"] for v in victims["ranks"]] == [0, 1, 3]
+    assert not w.events("excluded")
+    history = read_history(w.paths)
+    lines = explain(history, summarise_history(history), clock.now()).lines()
+    assert lines[0] == "Rank 2 (n1) exited with code 0 at step 30: ranks 0, 1, 3 still waited at step 29."
+    assert "a continue, break or if with which ranks skip a collective" in lines[-1]
+
+
 async def all_but_rank_0_end(w):
     """As soon as all four ranks are there, three exit with code 0."""
     await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)

@@ -119,6 +119,18 @@ def test_the_same_failure_of_several_ranks_is_one():
     assert cause_of(left[0], "both ranks").text == "both ranks exited with code 2: no --lrr"
 
 
+def test_the_last_line_is_a_reason_only_where_a_usage_error_is_told():
+    """``exited with code 3: resumed 40`` took a harmless line for the reason; argparse and click name the wrong argument last."""
+    left = failure(kind="exit", exit_code=3, last_lines=["restoring", "resumed 40.", ""])
+    assert cause_of(left).text == "rank 0 on n0 exited with code 3 (last line: resumed 40)"
+
+    usage = failure(kind="exit", exit_code=2, last_lines=["usage", "train.py: error: no --lrr"])
+    assert cause_of(usage).text == "rank 0 on n0 exited with code 2: train.py: error: no --lrr"
+
+    said = failure(kind="exit", exit_code=1, message="no data", last_lines=["resumed 40"])
+    assert cause_of(said).text == "rank 0 on n0 exited with code 1: no data"
+
+
 def test_aborts_of_a_watchdog_are_victims():
     """SIGABRT whose last lines tell of a peer's end, and a script's exit 1 after such a traceback."""
     assert is_victim(failure(signal=6, last_lines=["terminate called", RESET]))

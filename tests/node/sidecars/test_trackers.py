@@ -496,6 +496,102 @@ def test_mlflow_gets_names_that_it_takes(name: str, taken: str) -> None:
     assert sinks._allowed(name) == taken
 
 
+class MlflowClient:
+    """A server's client: it remembers parameters and metrics, and refuses what MLflow refuses of them."""
+
+    def __init__(self) -> None:
+        self.params: dict[str, str] = {}
+        self.metrics: list[tuple[str, float]] = []
+
+    def log_batch(self, run: str, *, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+        from mlflow.exceptions import MlflowException
+
+        keys = [param.key for param in params]
+        if len(set(keys)) < len(keys):
+            raise MlflowException(f"Duplicate parameter keys have been submitted: {keys}", 1000)
+        if any(self.params.setdefault(param.key, param.value) != param.value for param in params):
+            raise MlflowException("Changing param values is not allowed.", 1000)
+        self.metrics += [(metric.key, metric.value) for metric in metrics]
+
+    def get_run(self, run: str) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(artifact_uri="s3://bucket"))
+
+
+def mlflow_sink(client: Any, **params: Any) -> Any:
+    """MLflow's sink, as it is when its run has begun."""
+    spec = SimpleNamespace(id="r", name="r")
+    tags = dict.fromkeys(sinks._OF_ATTEMPT, "x")
+    about = SimpleNamespace(spec=spec, script=False, tags=tags, params=params, job="name: t\n")
+    (sink,) = sinks.make_sinks({"mlflow": None}, cast(Any, about))
+    vars(sink).update(_client=client, _run="1")
+    return sink
+
+
+def test_names_that_differ_in_a_forbidden_character_stay_apart() -> None:
+    """Two parameters got one name in MLflow, which refused them, and with them every metric; two metrics became one curve."""
+    pytest.importorskip("mlflow")
+    client = MlflowClient()
+    sink = mlflow_sink(client, **{"a@b": 1, "a#b": 2, "a_b": 3, "x" * 300: 4, "x" * 301: 5})
+    sink._describe()
+    sink.write([MetricsRow(1, 1.0, {"acc@1": 0.1, "acc#1": 0.2})])
+    sink.write([MetricsRow(2, 2.0, {"acc#1": 0.4, "acc@1": 0.3})])
+
+    cut = "x" * 242 + "_2"
+    assert client.params == {"a_b": "3", "a_b_2": "1", "a_b_3": "2", "x" * 250: "4", cut: "5"}
+    assert client.metrics == [("acc_1", 0.1), ("acc_1_2", 0.2), ("acc_1_2", 0.4), ("acc_1", 0.3)]
+
+
+def test_an_experiment_that_another_point_of_the_sweep_creates_is_used() -> None:
+    """The point was told that the tracker had failed, and a script's workers no longer waited for the id of its MLflow run."""
+    errors = pytest.importorskip("mlflow.exceptions")
+
+    class CreatedMeanwhile:
+        looks = 0
+
+        def get_experiment_by_name(self, title: str) -> Any:
+            self.looks += 1
+            return SimpleNamespace(experiment_id="7") if self.looks > 1 else None
+
+        def create_experiment(self, title: str) -> str:
+            raise errors.MlflowException(f"Experiment(name={title}) already exists.", 3001)
+
+        def search_runs(self, experiments: list[str], *args: Any, **how: Any) -> list[Any]:
+            return [SimpleNamespace(info=SimpleNamespace(run_id=f"of {experiments}"))]
+
+    assert mlflow_sink(CreatedMeanwhile())._found_or_new() == "of ['7']"
+
+
+def test_a_store_of_files_that_is_out_of_order_keeps_no_metric_from_mlflow() -> None:
+    """A server without access to its bucket got nothing at all, for ever; one that is away as a whole is tried again."""
+    pytest.importorskip("mlflow")
+    away = False
+
+    class WithoutFiles(MlflowClient):
+        def get_run(self, run: str) -> Any:
+            return SimpleNamespace(info=SimpleNamespace(artifact_uri="mlflow-artifacts:/1"))
+
+        def log_text(self, *args: str) -> None:
+            raise OSError("500 Server Error: Internal Server Error\n<html>")
+
+        def log_batch(self, run: str, **sent: Any) -> None:
+            if away and "tags" in sent:
+                raise ConnectionError("refused")
+            super().log_batch(run, **sent)
+
+    said: list[str] = []
+    sink = mlflow_sink(WithoutFiles(), lr=0.1)
+    sink.say = said.append
+    sink._describe()
+    assert said == [
+        "job.yaml is left out of tracker mlflow, which could not store it: 500 Server Error: Internal Server Error"
+    ]
+
+    away = True
+    with pytest.raises(ConnectionError):
+        sink._describe()
+    assert len(said) == 1
+
+
 def test_a_metric_that_mlflow_refuses_keeps_no_other_from_it() -> None:
     """It is left out and named once, in whatever batch it comes; where the whole run is refused, nothing is left out and all is tried again."""
     errors = pytest.importorskip("mlflow.exceptions")
