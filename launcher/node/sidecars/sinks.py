@@ -219,7 +219,8 @@ class _MLflow(Sink):
         self._tag_attempt()
 
     def _tag_attempt(self) -> None:
-        self._client.log_batch(self._run, tags=self._tags({k: self.about.tags[k] for k in _OF_ATTEMPT}))
+        tags = {**{k: self.about.tags[k] for k in _OF_ATTEMPT}, "launcher.state": "running"}
+        self._client.log_batch(self._run, tags=self._tags(tags))
 
     def _found_or_new(self) -> str:
         """Find this run's MLflow run by its tag (its creation may have succeeded without an answer), or create it."""

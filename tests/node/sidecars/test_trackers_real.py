@@ -145,7 +145,17 @@ def test_three_attempts_are_one_run_in_every_tracker(tmp_path: Path, server: Ser
     spec = spec_of(paths, "three", server.uri)
     said = asyncio.run(attempt(spec, paths, 0, "requeued", lambda: steps(paths, 0, 1, 7, None)))
     mlflow_between = server.only_run("three").info.status
-    said += asyncio.run(attempt(spec, paths, 1, "requeued", lambda: steps(paths, 1, 5, 9, 4)))
+    states: list[str] = []
+
+    def again() -> None:
+        steps(paths, 1, 5, 9, 4)
+        end = time.monotonic() + LIMIT_S
+        while (tags := server.only_run("three").data.tags)["launcher.attempt"] == "0":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        states.append(tags["launcher.state"])
+
+    said += asyncio.run(attempt(spec, paths, 1, "requeued", again))
     said += asyncio.run(attempt(spec, paths, 2, "completed", lambda: steps(paths, 2, 10, 12, 9)))
     wanted = [(step, step / 10) for step in range(1, 13)]
     run, seen = server.only_run("three"), wandb_run(paths.trackers)
@@ -155,6 +165,7 @@ def test_three_attempts_are_one_run_in_every_tracker(tmp_path: Path, server: Ser
     assert wanted == server.points(run, "loss")
     assert wanted == wandb_points(seen)
     assert ("SCHEDULED", "FINISHED") == (mlflow_between, run.info.status)
+    assert (["running"], "completed") == (states, run.data.tags["launcher.state"])
     assert {"lr": "0.1", "model.depth": "3", "world_size": "1", "seed": "0"}.items() <= run.data.params.items()
     assert ("4f2c1e9", "ann") == (run.data.tags["mlflow.source.git.commit"], run.data.tags["mlflow.user"])
     assert ("2", "because") == (run.data.tags["launcher.attempt"], run.data.tags["launcher.reason"])
