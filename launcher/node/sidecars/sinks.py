@@ -195,7 +195,7 @@ class _MLflow(Sink):
         super().__init__(about, settings)
         self._names: dict[str, str] = {}
         """The metric's own name by the one that it has in MLflow."""
-        self._refused: set[str] = set()
+        self._refused: set[tuple[str, str]] = set()
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """See `Sink`."""
@@ -262,7 +262,7 @@ class _MLflow(Sink):
             ordered = sorted(self.about.params, key=lambda name: _allowed(name) != name)  # these keep their names
             params = [Param(_own(k, names), str(self.about.params[k])[:_LONGEST_PARAM]) for k in ordered]
             for first in range(0, len(params), 100):
-                self._client.log_batch(self._run, params=params[first : first + 100])
+                self._send("params", params[first : first + 100])
         uri = str(self._client.get_run(self._run).info.artifact_uri)
         if uri.startswith("mlflow-artifacts:"):  # others are folders or buckets that this node may not reach
             self._store_job()
@@ -288,28 +288,32 @@ class _MLflow(Sink):
             Metric(name, v, int(row.t * 1000), row.step)
             for row in rows
             for k, v in row.numbers.items()
-            if (name := _own(k, self._names)) not in self._refused
+            if ("metrics", name := _own(k, self._names)) not in self._refused
         ]
         for first in range(0, len(metrics), _BATCH):
-            self._send(metrics[first : first + _BATCH])
+            self._send("metrics", metrics[first : first + _BATCH])
 
-    def _send(self, metrics: list[Any]) -> None:
-        """Send a batch. One metric that the server refuses would keep all of it away, for ever: it is dropped, and named."""
+    def _send(self, kind: str, batch: list[Any]) -> None:
+        """Send "metrics" or "params". One that the server refuses would keep all of them away, for ever: it is left out, and named.
+
+        It refuses another value of a parameter that it has: an earlier attempt came no further than that.
+        """
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.log_batch(self._run, metrics=metrics)
+            self._client.log_batch(self._run, **{kind: batch})
         except MlflowException as error:
             if error.error_code != "INVALID_PARAMETER_VALUE":
                 raise
-            names = list(dict.fromkeys(metric.key for metric in metrics))
+            names = list(dict.fromkeys(one.key for one in batch))
             if len(names) > 1:
                 for name in names:
-                    self._send([metric for metric in metrics if metric.key == name])
+                    self._send(kind, [one for one in batch if one.key == name])
                 return
             self._tag_attempt()  # raises where the whole run is refused
-            self._refused.add(names[0])
-            self.say(f"tracker mlflow does not take the metric {names[0]}, which is left out: {error}".splitlines()[0])
+            self._refused.add((kind, names[0]))
+            one = kind.removesuffix("s")
+            self.say(f"tracker mlflow does not take the {one} {names[0]}, which is left out: {error}".splitlines()[0])
 
     def close(self, end: End) -> None:
         """See `Sink`."""

@@ -541,6 +541,21 @@ def test_names_that_differ_in_a_forbidden_character_stay_apart() -> None:
     assert client.metrics == [("acc_1", 0.1), ("acc_1_2", 0.2), ("acc_1_2", 0.4), ("acc_1", 0.3)]
 
 
+def test_a_parameter_that_mlflow_has_with_another_value_is_left_out() -> None:
+    """An attempt that came no further than its parameters, and a resubmission with another value: no metric arrived any more."""
+    pytest.importorskip("mlflow")
+    client, said = MlflowClient(), list[str]()
+    mlflow_sink(client, lr=0.1)._describe()
+    sink = mlflow_sink(client, lr=0.2, wd=0.5)
+    sink.say = said.append
+    sink._describe()
+
+    assert client.params == {"lr": "0.1", "wd": "0.5"}
+    assert said == [
+        "tracker mlflow does not take the param lr, which is left out: Changing param values is not allowed."
+    ]
+
+
 def test_an_experiment_that_another_point_of_the_sweep_creates_is_used() -> None:
     """The point was told that the tracker had failed, and a script's workers no longer waited for the id of its MLflow run."""
     errors = pytest.importorskip("mlflow.exceptions")
