@@ -9,6 +9,7 @@ from typing import Any
 from launcher.errors import RunCancelledError, RunFailedError
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.sidecars.notify import send_end
+from launcher.node.sidecars.trackers import deliver_rest
 from launcher.run import clock, event_lines, events
 from launcher.run.asking import load_object
 from launcher.run.paths import RunPaths
@@ -17,7 +18,7 @@ from launcher.run.state import forget_passed, write_outcome
 
 
 def end_run(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reason: str) -> None:
-    """Write that the run has ended, where its leader could not: "cancelled" or "failed"; then notify. Raises OSError."""
+    """Write that the run has ended, where its leader could not: "cancelled" or "failed"; then tell users and trackers. Raises OSError."""
     allocation.forbid_requeue()
     allocation.withdraw_early()
     code = RunCancelledError.exit_code if state == "cancelled" else RunFailedError.exit_code
@@ -32,6 +33,7 @@ def end_run(paths: RunPaths, allocation: Allocation, attempt: int, state: str, r
         spec = RunSpec.read(paths.spec)
         if spec.held_by is None:  # a hold that is being ended has no time for its rerun's message
             send_end(spec, passed, state, reason)
+            deliver_rest(spec, paths, passed)
 
 
 def _passed(paths: RunPaths) -> dict[str, Any]:

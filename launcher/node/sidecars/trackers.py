@@ -13,28 +13,33 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sinks
-from launcher.opening import OBJECT_BYTES, open_regular
+from launcher.opening import OBJECT_BYTES, open_regular, open_to_append
 from launcher.redact import REDACTED, redact, redact_values, redact_words
 from launcher.run import event_lines
 from launcher.run.asking import load_object, patiently
 from launcher.run.children import exit_now
 from launcher.run.events import RoundStarted
 from launcher.run.files import NO_JSON, read_object, write_atomic
+from launcher.run.open_files import as_before
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
+from launcher.slurm.commands import spared
 
 _POLL_S = 1.0
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Between tries while a tracker fails; the last one again and again."""
+_REST_S = 30.0
+"""For what is left at the end of a run that has no leader: its nodes are held meanwhile."""
 _WELL_S = 600.0
 """A tracker that has not failed for so long has its next failure told."""
 _READ_BYTES = 2**18
@@ -176,6 +181,28 @@ class TrackerFeed(threading.Thread):
 def send_rest(paths: RunPaths) -> str:
     """Return the command that sends what an ended run's trackers have not received."""
     return f"python -m launcher.node.sidecars.trackers {paths.root}"
+
+
+def deliver_rest(spec: RunSpec, paths: RunPaths, passed: Mapping[str, str]) -> None:
+    """Send what trackers lack of a run that has ended without a leader, and how it ended. Never raises; the trackers' log tells of failures.
+
+    Where this process lacks what the run's own have (outside of their container, say), nothing is sent.
+    """
+    if not spec.trackers:
+        return
+    words = as_before([spec.python or sys.executable, "-m", "launcher.node.sidecars.trackers", str(paths.root)])
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        paths.trackers.mkdir(mode=0o750, exist_ok=True)
+        with os.fdopen(open_to_append(paths.trackers / "log", 0o600), "wb") as log, spared():
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **spec.variables, **passed},
+            )  # fmt: skip
+        try:
+            process.wait(_REST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _fresh(values: list[dict[str, Any]], marks: dict[str, int], floor: dict[str, int]) -> Iterator[MetricsRow]:

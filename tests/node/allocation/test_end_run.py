@@ -11,8 +11,9 @@ import pytest
 
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.allocation.end_run import end_run
-from launcher.node.sidecars import notify
+from launcher.node.sidecars import notify, trackers
 from launcher.run.paths import RunPaths
+from launcher.run.processes import is_alive
 from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome
 
@@ -94,3 +95,29 @@ def test_a_message_that_hangs_holds_the_job_for_seconds(paths: RunPaths, tmp_pat
     began = time.monotonic()
     assert end(paths, "failed") is None
     assert time.monotonic() - began < 60
+
+
+def test_trackers_get_the_rest_of_a_run_that_ends_without_a_leader(paths: RunPaths, tmp_path: Path) -> None:
+    """In MLflow it ran for ever. They are told once the outcome is there, with the variables passed by name; their words are in their log."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$*"\ncat "{paths.outcome}"\necho "$HOOK $PROXY" >&2\n')
+    write_spec(paths, notify={}, trackers={"mlflow": {}})
+    end(paths, "failed")
+
+    first, *outcome, last = (paths.trackers / "log").read_text().splitlines()
+    assert first == f"-m launcher.node.sidecars.trackers {paths.root}"
+    assert json.loads("\n".join(outcome))["state"] == "failed"
+    assert last == "json://hook/t0ken here"
+
+
+def test_trackers_that_hang_hold_no_nodes(paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are killed, with what they have started, and the run has ended."""
+    monkeypatch.setattr(trackers, "_REST_S", 3.0)
+    (tmp_path / "python").write_text("#!/bin/sh\nsleep 600 &\necho $!\nwait\n")
+    write_spec(paths, notify={}, trackers={"mlflow": {}})
+    began = time.monotonic()
+    end(paths, "cancelled")
+
+    assert time.monotonic() - began < 30
+    while is_alive(int((paths.trackers / "log").read_text()), None):
+        assert time.monotonic() - began < 60
+        time.sleep(0.01)

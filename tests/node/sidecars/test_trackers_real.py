@@ -20,6 +20,8 @@ from an_event import an_event
 from harness import Run, submit
 from mlflow_server import Server
 
+from launcher.node.allocation.allocation import Allocation
+from launcher.node.allocation.end_run import end_run
 from launcher.node.leader.tracking import Tracking
 from launcher.run import event_lines
 from launcher.run.files import append_line, read_object
@@ -204,6 +206,31 @@ def test_a_server_killed_in_the_middle_gets_the_rest_in_the_next_attempt(tmp_pat
 
     assert (1, []) == (len(said), said_later), said
     assert [(step, step / 10) for step in range(1, 11)] == server.points(server.only_run("killed"), "loss")
+
+
+def test_a_run_that_ends_without_a_leader_has_ended_in_mlflow_too(tmp_path: Path, server: Server) -> None:
+    """The leader and its trackers' process are killed, and whoever ends the run sends the rest: it was RUNNING there for ever."""
+    paths = RunPaths(tmp_path / "t-1122-0900-end")
+    paths.root.mkdir()
+    spec = spec_of(paths, "without", server.uri, trackers={"mlflow": {"uri": server.uri, "experiment": "without"}})
+
+    async def killed() -> None:
+        tracking = Tracking(spec, paths, 0, lambda text: None)
+        await tracking.start()
+        steps(paths, 0, 1, 5, None)
+        await tracking.known(LIMIT_S)
+        tracking.kill()
+        await tracking.drain(LIMIT_S)
+
+    asyncio.run(killed())
+    before = server.only_run("without").info.status
+    steps(paths, 0, 6, 8, None)
+    end_run(paths, Allocation(paths), 0, "failed", "No leader could begin, 4 times in a row.")
+    run = server.only_run("without")
+
+    assert ("RUNNING", "FAILED") == (before, run.info.status)
+    assert run.data.tags["launcher.reason"] == "No leader could begin, 4 times in a row."
+    assert [(step, step / 10) for step in range(1, 9)] == server.points(run, "loss")
 
 
 # --- real runs ---
