@@ -101,13 +101,13 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
             found[key] = _values(value)
         except ValueError as error:
             problems.append(Problem(f"sweep.{key}", str(error), "value"))
+    if len(found) > _MOST_AXES:
+        problems.append(Problem("sweep", f"varies {len(found):,} keys; at most {_MOST_AXES} are allowed"))
+        return found, problems
     for key in found:
         above = next((other for other in found if key.startswith(f"{other}.")), None)
         if above is not None:
             problems.append(Problem(f"sweep.{key}", f"lies below {above}, which is varied, too: vary one of them"))
-    if len(found) > _MOST_AXES:
-        problems.append(Problem("sweep", f"varies {len(found):,} keys; at most {_MOST_AXES} are allowed"))
-        return found, problems
     count = math.prod(len(v) for v in found.values())
     if count > MOST_POINTS:
         problems.append(Problem("sweep", f"has {count:,} points; at most {MOST_POINTS:,} are allowed"))
