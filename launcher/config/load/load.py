@@ -36,6 +36,8 @@ _MOST_OF_POINTS = 64 << 20
 """Characters that the values of all points of a sweep may take: each point is a job of its own."""
 _MOST_FAULTS = 100
 """A file with more wrong keys is none that was meant for a job: the first of them are enough."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half a character."""
 
 
 @frozen(kw_only=True)
@@ -231,7 +233,7 @@ def check_values(container: dict[str, Any], faults: ProblemList, limit: SizeLimi
     halves = [  # no encoding and so no validator accepts them
         Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
         for path, value in leaves(values)
-        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
+        if isinstance(value, str) and _HALF.search(value)
     ]
     faults.problems += halves
     values = _without(values, {p.path for p in halves})
