@@ -19,13 +19,11 @@ ONE_NODE = {"nodes": 1, "tasks_per_node": 3, "cpus_per_task": 1}
 
 
 def _both(run: Run) -> None:
-    inflict.kill_agent(run, 2)
-    inflict.kill_agent(run, 0)
+    inflict.kill_agent(run, 2, 0)
 
 
 def _all(run: Run) -> None:
-    for node in (2, 1, 0):
-        inflict.kill_agent(run, node)
+    inflict.kill_agent(run, 2, 1, 0)
 
 
 STRIKES: dict[str, tuple[Callable[[Run], object], str]] = {
@@ -70,7 +68,7 @@ def test_what_dies_is_started_again_in_place(struck: Run, fault: str) -> None:
 
 def test_a_killed_leader_costs_its_own_agent_alone(clean: Cluster, tmp_path: Path) -> None:
     """The batch script's srun and the other agents live on; 26.05 shows that srun as if it were in a step, where agents are."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, params=LONG)
     agents = [agent for node, agent in inflict.agents(run).items() if node]
     others = [*agents, *inflict.sruns(run)]
 
