@@ -300,8 +300,9 @@ class _MLflow(Sink):
         """
         from mlflow.exceptions import MlflowException
 
+        sent: dict[str, Any] = {kind: batch}
         try:
-            self._client.log_batch(self._run, **{kind: batch})
+            self._client.log_batch(self._run, **sent)
         except MlflowException as error:
             if error.error_code != "INVALID_PARAMETER_VALUE":
                 raise
