@@ -61,9 +61,12 @@ def check_texts(values: dict[str, Any]) -> Iterator[Problem]:
 def wrong_text(path: str, value: str) -> str | None:
     """Say what is wrong with a text at a key path; None when nothing is."""
     free = path.startswith(tuple(f"{f}{c}" for f in _FREE for c in ".["))
-    refused = "\0" if free else (char for char in value if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp"))
-    if char := next((char for char in refused if char in value), ""):
-        return f"holds the character U+{ord(char):04X}, which is not allowed here"
+    if free:  # these may be long
+        odd = "\0" if "\0" in value else ""
+    else:
+        odd = next((char for char in value if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")), "")
+    if odd:
+        return f"holds the character U+{ord(odd):04X}, which is not allowed here"
     if holds_secret(value):
         return "looks like a secret; export it as an environment variable and list its name under environment.pass"
     if not free and not value.strip():
